@@ -66,7 +66,8 @@ struct ended layout_of_ended; /* gives user space the type */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 23);
+	/* About 21,000 ends. User space has it mapped twice. */
+	__uint(max_entries, 1 << 22);
 } events SEC(".maps");
 
 /*

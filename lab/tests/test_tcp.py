@@ -79,6 +79,8 @@ for number, scene in enumerate(json.loads(sys.argv[1])):
             waiting[-1].connect_ex(address)
         time.sleep(3600)
     client = socket.socket()
+    if "congestion" in scene:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, scene["congestion"].encode())
     if "sndbuf" in scene:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, scene["sndbuf"])
     client.connect(address)
@@ -108,12 +110,20 @@ SECONDS = 20
 RIGHT = 0.95
 
 
+# Losses limit CUBIC, which takes each for a sign of congestion, and not BBR, which paces what it sends.
+LOSSY: list[Scene] = [
+    {"qdisc": "netem delay 50ms loss 1%", "congestion": "cubic", "red": "congestion_window", "blue": "peer"},
+    {"qdisc": "netem delay 50ms loss 1%", "congestion": "bbr", "red": "path", "blue": "peer"},
+]
+
 # What is lost at a policer was not queued: the RTT does not rise.
 POLICED: list[Scene] = [{"qdisc": "netem delay 20ms", "police": "10mbit", "red": "congestion_window", "blue": "peer"}]
 
 
 def start(host: Host, played: list[Scene]) -> None:
     qdiscs = [scene.get("qdisc", "none") for scene in played]
+    if any(scene.get("congestion") == "bbr" for scene in played):
+        host.check("modprobe tcp_bbr")
     host.check(["bash", "-c", SETUP, "setup", *qdiscs])
     for number, scene in enumerate(played):
         if "police" in scene:
@@ -136,29 +146,54 @@ def start(host: Host, played: list[Scene]) -> None:
     host.check("sleep 5")
 
 
-def verdicts(host: Host, namespace: str, scenes: int) -> list[Counter[str]]:
-    """How often each limit was named for the connections of each scene."""
+def verdicts(host: Host, namespace: str, scenes: int) -> list[list[dict[str, Any]]]:
+    """The connections of each scene, in each interval."""
     # An emulated CPU needs more time for ten readings per second than the limit allows.
     command = ["nearpath", "measure", "tcp", "--netns", namespace, "--json", "--max-overhead", "none"]
     printed = host.check([*command, "--for", f"{SECONDS}s", "--interval", "1s"])
-    named: list[Counter[str]] = [Counter() for _ in range(scenes)]
+    seen: list[list[dict[str, Any]]] = [[] for _ in range(scenes)]
     for line in printed.splitlines()[:-1]:
         for connection in json.loads(line)["connections"]:
             # The scene has the third number of the address.
-            number = int(connection["src"].split(".")[2])
-            verdict = connection["verdict"] or {"limit": "none"}
-            named[number][verdict["limit"]] += 1
-    return named
+            seen[int(connection["src"].split(".")[2])].append(connection)
+    return seen
+
+
+def limit_of(connection: dict[str, Any]) -> str:
+    return str((connection["verdict"] or {"limit": "none"})["limit"])
+
+
+# The figures that explain a verdict.
+FIGURES = (
+    "verdict",
+    "limits",
+    "rtt_ns",
+    "rttvar_ns",
+    "min_rtt_ns",
+    "receiver_rtt_ns",
+    "cwnd",
+    "in_flight",
+    "send_window_bytes",
+    "receive_window_bytes",
+    "receive_ssthresh_bytes",
+    "receive_queue_bytes",
+    "receive_memory_bytes",
+    "receive_buffer_bytes",
+    "last_received_ms",
+    "rwnd_limited_share",
+    "interval",
+)
 
 
 @lengthy
 @lab(topology=TWO_NODES, nics=IGB)
-@pytest.mark.parametrize("played", [SCENES, POLICED], ids=["eight", "policed"])
+@pytest.mark.parametrize("played", [SCENES, POLICED, LOSSY], ids=["eight", "policed", "lossy"])
 def test_each_connection_is_named_by_its_own_limit(host: Host, played: list[Scene]) -> None:
     start(host, played)
     wrong = []
     for namespace in ("red", "blue"):
-        for scene, named in zip(played, verdicts(host, namespace, len(played)), strict=True):
+        for scene, seen in zip(played, verdicts(host, namespace, len(played)), strict=True):
+            named = Counter(limit_of(connection) for connection in seen)
             wanted = scene[namespace]
             # Clients that were accepted into a backlog wait as if they had nothing to send.
             if wanted == "backlog" and namespace == "red":
@@ -168,7 +203,8 @@ def test_each_connection_is_named_by_its_own_limit(host: Host, played: list[Scen
             # A connection that has ended is limited by nothing.
             is_there = wanted == "backlog" or named.total() >= SECONDS - 1
             if not is_there or named[wanted] < RIGHT * named.total():
-                wrong.append(f"{namespace} {scene}: {dict(named)}")
+                others = [{name: c[name] for name in FIGURES} for c in seen if limit_of(c) != wanted]
+                wrong += [f"{namespace} {scene}: {dict(named)}", *map(str, others)]
     assert not wrong, "\n".join(wrong)
 
 

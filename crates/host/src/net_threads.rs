@@ -72,18 +72,28 @@ pub fn softirq_threads(root: &Root) -> BTreeMap<u32, u32> {
     processes::pids(root).unwrap_or_default().into_iter().filter_map(thread).collect()
 }
 
-/// How long each thread of a process has waited for a CPU while it could have run, in nanoseconds, by thread id;
-/// empty if the kernel does not report it (CONFIG_SCHED_INFO) or the process has exited.
-pub fn run_delays(root: &Root, pid: u32) -> BTreeMap<u32, u64> {
+/// How long a thread has waited for a CPU while it could have run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunDelay {
+    /// In nanoseconds, without a wait that still goes on.
+    pub ns: u64,
+    /// How often it has run.
+    pub runs: u64,
+}
+
+/// How long each thread of a process has waited for a CPU so far, by thread id; empty if the kernel does not report it
+/// (CONFIG_SCHED_INFO) or the process has exited.
+pub fn run_delays(root: &Root, pid: u32) -> BTreeMap<u32, RunDelay> {
     let tasks = root.list(&format!("/proc/{pid}/task")).unwrap_or_default();
     let threads = tasks.iter().take(MAX_DELAYS).filter_map(|task| task.name.parse().ok());
     threads.filter_map(|thread| Some((thread, run_delay(root, pid, thread)?))).collect()
 }
 
 /// The same of one thread; `None` also if it is of another process.
-pub fn run_delay(root: &Root, pid: u32, thread: u32) -> Option<u64> {
+pub fn run_delay(root: &Root, pid: u32, thread: u32) -> Option<RunDelay> {
     let times = root.text(&format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
-    times.split(' ').nth(1)?.parse().ok()
+    let mut times = times.split_ascii_whitespace().skip(1).map(|number| number.parse().ok());
+    Some(RunDelay { ns: times.next()??, runs: times.next()?? })
 }
 
 fn read_one(root: &Root, pid: u32, process: Option<u32>, comm: &str) -> NetThread {

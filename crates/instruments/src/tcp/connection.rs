@@ -7,6 +7,7 @@ use nearpath_host::{ConnectionOwner, TcpInfo, TcpSocket};
 use nearpath_model::CpuId;
 use nearpath_model::tcp::{TcpConnection, TcpFamily, TcpOptions, TcpRole, TcpSamples};
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// What is known of all connections.
@@ -45,17 +46,18 @@ pub(super) fn connection(
     let rare = track.rare();
     let losses = around.losses.map(|of| of.get(&track.cookie).copied().unwrap_or_default());
     // Of one that existed before, the kernel may have reused the address of another.
-    let is_live = socket.is_some() && track.is_new && track.arrival.sock != 0;
+    let is_live = socket.is_some() && track.is_new;
     let connect = rare
         .and_then(|rare| rare.connect)
-        .or_else(|| is_live.then(|| (around.connect_time)(track.arrival.sock))?);
+        .or_else(|| is_live.then(|| (around.connect_time)(track.arrival.sock?.get()))?);
+    let (times, sender) = (track.times(), track.sender());
     let mut connection = TcpConnection {
         family: if track.v6 { TcpFamily::Inet6 } else { TcpFamily::Inet },
         cookie: Some(track.cookie),
         state: track.state,
         netns: around.netns,
         role: Some(role(track, around)),
-        pid: owner.map(|owner| owner.pid).or(track.pid),
+        pid: owner.map(|owner| owner.pid).or(track.pid.map(NonZeroU32::get)),
         comm: owner.map(|owner| owner.comm.clone()).or_else(|| rare?.comm.clone()),
         cgroup: owner.and_then(|owner| owner.cgroup.clone()),
         uid: socket.map(|socket| socket.uid),
@@ -69,15 +71,15 @@ pub(super) fn connection(
         arrived_on_cpu: track
             .arrival
             .ifindex
-            .zip(track.arrival.queue)
+            .zip(track.arrival.queue())
             .and_then(|(ifindex, queue)| (around.arrived_on)(ifindex.get(), queue)),
         retransmit_reasons: losses.map(|(retransmits, _)| retransmits),
         reductions: losses
             .filter(|_| around.knows_reductions)
             .map(|(_, reductions)| reductions.unwrap_or_default()),
         samples: around.samples.map(|of| of.get(&track.cookie).cloned().unwrap_or_default()),
-        processed_on_cpu: track.arrival.cpu.map(CpuId),
-        rx_queue: track.arrival.queue,
+        processed_on_cpu: track.arrival.cpu().map(CpuId),
+        rx_queue: track.arrival.queue(),
         observed_s,
         closed: socket.is_none(),
         rtt_ns: nanoseconds(track.rtt_us),
@@ -131,11 +133,11 @@ pub(super) fn connection(
         drops: memory.map(|memory| memory.drops),
         totals: track.totals(),
         interval: track.counts(),
-        busy_share: share(track.sender.busy),
-        rwnd_limited_share: share(track.sender.receive_window),
-        sndbuf_limited_share: share(track.sender.send_buffer),
-        app_limited_share: share(track.sender.application),
-        limits: track.times.by_limit(),
+        busy_share: share(sender.busy),
+        rwnd_limited_share: share(sender.receive_window),
+        sndbuf_limited_share: share(sender.send_buffer),
+        app_limited_share: share(sender.application),
+        limits: times.by_limit(),
         ..TcpConnection::between(track.local.get(), track.remote.get())
     };
     connection.classify();

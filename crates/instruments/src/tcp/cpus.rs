@@ -10,7 +10,7 @@ use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{Iter, Link};
 use nearpath_host::TcpFilter;
 use std::io::{self, BufRead, BufReader, Read};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::{Duration, Instant};
 
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -25,18 +25,36 @@ const NONE: u32 = u32::MAX;
 const LOOK: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1600);
 
-/// Where the last packet of a connection arrived.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Where the last packet of a connection arrived; small, as there is one per connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Arrival {
     /// Address of the socket, by which programs know it.
-    pub sock: u64,
-    /// The CPU that processed it.
-    pub cpu: Option<u32>,
-    pub queue: Option<u32>,
+    pub sock: Option<NonZeroU64>,
+    /// The CPU that processed it, and the queue; [`NONE`] if unknown.
+    cpu: u32,
+    queue: u32,
     /// The device that has the queue.
     pub ifindex: Option<NonZeroU32>,
     /// The thread that read it last, of those seen by [`Arrivals::look_for_readers`].
     pub reader: Option<NonZeroU32>,
+}
+
+impl Default for Arrival {
+    fn default() -> Self {
+        Self { sock: None, cpu: NONE, queue: NONE, ifindex: None, reader: None }
+    }
+}
+
+impl Arrival {
+    /// The CPU that processed it.
+    pub fn cpu(&self) -> Option<u32> {
+        (self.cpu != NONE).then_some(self.cpu)
+    }
+
+    /// The queue on which it arrived.
+    pub fn queue(&self) -> Option<u32> {
+        (self.queue != NONE).then_some(self.queue)
+    }
 }
 
 /// The programs, loaded. The fields are dropped in this order.
@@ -132,11 +150,10 @@ impl Arrivals {
 fn arrival(record: &[u8]) -> Option<(u64, Arrival)> {
     let cookie = u64::from_ne_bytes(*record.first_chunk()?);
     let number = |at: usize| Some(u32::from_ne_bytes(*record.get(at..)?.first_chunk()?));
-    let known = |value: u32| (value != NONE).then_some(value);
     let arrival = Arrival {
-        sock: u64::from_ne_bytes(*record.get(8..)?.first_chunk()?),
-        cpu: known(number(16)?),
-        queue: known(number(20)?),
+        sock: NonZeroU64::new(u64::from_ne_bytes(*record.get(8..)?.first_chunk()?)),
+        cpu: number(16)?,
+        queue: number(20)?,
         ifindex: NonZeroU32::new(number(24)?),
         reader: NonZeroU32::new(number(28)?),
     };

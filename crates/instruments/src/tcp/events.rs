@@ -91,10 +91,15 @@ impl Ends {
         Ok(Self { ring, queue })
     }
 
-    /// The connections that have ended since the last call.
-    pub fn take(&self) -> Vec<Ended> {
+    /// Empties the ring for [`Ends::take`].
+    pub fn collect(&self) {
         // Errors come from the callback, which returns none.
         let _ = self.ring.consume();
+    }
+
+    /// The connections that have ended since the last call.
+    pub fn take(&self) -> Vec<Ended> {
+        self.collect();
         self.queue.take()
     }
 }

@@ -6,7 +6,9 @@
 //! The time in which it is busy for another reason, and all time of a receiver, is attributed by the state at
 //! the second reading: with ten readings per interval, that is a sample of its states.
 
-use super::receiver::{is_full, is_receiver, receive_rate, receive_window, receiver_limit};
+use super::receiver::{
+    ARRIVES_MS, is_full, is_receiver, receive_rate, receive_window, receiver_limit,
+};
 use nearpath_host::{TcpInfo, TcpSocket};
 use nearpath_model::tcp::{TcpLimit, TcpState};
 use std::collections::BTreeMap;
@@ -50,6 +52,25 @@ const ORDER: [TcpLimit; LIMITS] = [
 ];
 
 impl Times {
+    /// Of one limit.
+    pub fn of(limit: TcpLimit, seconds: f32) -> Self {
+        let mut times = Self::default();
+        times.add(limit, seconds.into());
+        times
+    }
+
+    /// The limit and its time, if there is one alone.
+    pub fn only(&self) -> Option<(TcpLimit, f32)> {
+        let mut spent = ORDER.into_iter().zip(self.0).filter(|(_, seconds)| *seconds != 0.0);
+        let only = spent.next()?;
+        spent.next().is_none().then_some(only)
+    }
+
+    /// Adds those of another time.
+    pub fn add_all(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, seconds)| *sum += seconds);
+    }
+
     /// Adds seconds to a limit.
     pub fn add(&mut self, limit: TcpLimit, seconds: f64) {
         let at = ORDER.iter().position(|one| *one == limit);
@@ -114,25 +135,66 @@ pub(super) struct SenderTimes {
     pub application: f32,
 }
 
+impl SenderTimes {
+    /// Of a sender with one limit that was never busy.
+    pub fn idle(limit: TcpLimit, seconds: f32) -> Self {
+        let application = if limit == TcpLimit::Application { seconds } else { 0.0 };
+        Self { application, ..Self::default() }
+    }
+
+    /// Adds those of another time.
+    pub fn add(&mut self, other: &Self) {
+        self.busy += other.busy;
+        self.receive_window += other.receive_window;
+        self.send_buffer += other.send_buffer;
+        self.application += other.application;
+    }
+}
+
 fn is_window_closed(info: &TcpInfo, socket: &TcpSocket) -> bool {
     info.snd_wnd == 0 || info.probes > 0 || socket.timer == TIMER_PROBE
+}
+
+/// Why a CPU processes packets late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lateness {
+    /// It has time for little else than interrupts and softirqs.
+    Busy,
+    /// Its ksoftirqd waits, so many microseconds each time. Most softirqs need no ksoftirqd.
+    Waits(u32),
 }
 
 /// Whether packets of a connection wait for a CPU of this host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Late {
     /// For that which processes them.
-    pub softirq: bool,
+    pub softirq: Option<Lateness>,
     /// For that of their reader, which has data to read.
     pub reader: bool,
 }
 
 impl Late {
     /// The limit, or the CPU if that explains it.
-    fn explain(self, limit: TcpLimit) -> TcpLimit {
+    fn explain(self, limit: TcpLimit, info: &TcpInfo) -> TcpLimit {
+        // Of what the round trip takes longer than it has to, a CPU that explains it causes at least half.
+        let is_most_of = |rtt: u32, us: u32| {
+            let longer = rtt.saturating_sub(info.min_rtt);
+            longer > RTT_NOISE_US && us >= longer / 2
+        };
+        let is_late = match (self.softirq, limit) {
+            (None, _) => false,
+            (Some(Lateness::Busy), _) => true,
+            (Some(Lateness::Waits(us)), TcpLimit::Path) => is_most_of(info.rtt, us),
+            (Some(Lateness::Waits(us)), TcpLimit::Peer) => is_most_of(info.rcv_rtt, us),
+            // What was lost did not wait.
+            _ => false,
+        };
+        // While data arrives, and the window has room for it, a late reader stops nothing.
+        let waits_for_reader = info.last_data_recv_ms >= ARRIVES_MS;
         match limit {
-            TcpLimit::Reader | TcpLimit::Peer if self.reader => TcpLimit::Cpu,
-            TcpLimit::Peer | TcpLimit::Path | TcpLimit::CongestionWindow if self.softirq => {
+            TcpLimit::Reader if self.reader => TcpLimit::Cpu,
+            TcpLimit::Peer if self.reader && waits_for_reader => TcpLimit::Cpu,
+            TcpLimit::Peer | TcpLimit::Path | TcpLimit::CongestionWindow if is_late => {
                 TcpLimit::Cpu
             }
             limit => limit,
@@ -165,18 +227,26 @@ pub(super) fn divide(
     }
     let idle = seconds - busy;
     if is_receiver(before, info) {
-        times.add(late.explain(receiver_limit(before, socket, info, seconds)), idle);
+        times.add(late.explain(receiver_limit(before, socket, info, seconds), info), idle);
     } else {
         times.add(TcpLimit::Application, idle);
         sender.application += idle as f32;
     }
-    times.add(window_limit(before, socket, info), receive_window);
-    times.add(TcpLimit::SendBuffer, send_buffer);
+    let in_queue = |limit| match fills_a_queue(info) {
+        true => late.explain(TcpLimit::Path, info),
+        false => limit,
+    };
+    let window = match window_limit(before, socket, info) {
+        TcpLimit::ReceiveWindow => in_queue(TcpLimit::ReceiveWindow),
+        limit => limit,
+    };
+    times.add(window, receive_window);
+    times.add(in_queue(TcpLimit::SendBuffer), send_buffer);
     let mut rest = busy - receive_window - send_buffer;
     let timeouts = timeouts(before, info, rest);
     times.add(TcpLimit::Timeouts, timeouts);
     rest -= timeouts;
-    let limit = late.explain(sending_limit(socket, info));
+    let limit = late.explain(sending_limit(socket, info), info);
     times.add(limit, rest);
     if limit == TcpLimit::Application {
         sender.application += rest as f32;
@@ -189,8 +259,8 @@ pub(super) fn is_not_accepted(socket: &TcpSocket) -> bool {
     socket.inode == 0 && socket.state == TcpState::Established && socket.ulp.is_none()
 }
 
-/// The peer's window stops the sender: because the peer's application does not read, if the window has shrunk,
-/// or because it is small.
+/// The peer's window stops the sender: because the peer's application does not read, if the window has shrunk, or
+/// because it is small.
 fn window_limit(before: &Before, socket: &TcpSocket, info: &TcpInfo) -> TcpLimit {
     let has_shrunk = info.snd_wnd < before.widest_send_window / 2;
     if has_shrunk || before.was_window_closed || is_window_closed(info, socket) {
@@ -234,7 +304,18 @@ fn sending_limit(socket: &TcpSocket, info: &TcpInfo) -> TcpLimit {
         let is_full = socket.memory.is_some_and(|memory| {
             f64::from(memory.send_queued) > FULL_SEND_BUFFER * f64::from(memory.send_limit)
         });
-        return if is_full { TcpLimit::SendBuffer } else { TcpLimit::Application };
+        return match (is_full, fills_a_queue(info)) {
+            (false, _) => TcpLimit::Application,
+            (true, false) => TcpLimit::SendBuffer,
+            (true, true) => TcpLimit::Path,
+        };
+    }
+    // Data waits although the congestion window has room: for its time to be sent (as with BBR), or in this host's queues.
+    // For a third of the window the kernel waits until it can send larger segments (`tcp_tso_should_defer`).
+    let has_room = u64::from(in_flight) * 3 < u64::from(info.snd_cwnd) * 2;
+    let in_window = u64::from(info.unacked) * u64::from(info.snd_mss);
+    if has_room && in_window + u64::from(info.snd_mss) <= u64::from(info.snd_wnd) {
+        return TcpLimit::Path;
     }
     let was_reduced = info.snd_ssthresh < INFINITE_SSTHRESH && info.total_retrans > 0;
     match (has_queue(info), was_reduced) {
@@ -252,6 +333,12 @@ pub(super) fn has_queue(info: &TcpInfo) -> bool {
     let share = (f64::from(info.min_rtt) * (RTT_NOISE_FACTOR - 1.0)) as u32;
     let noise = RTT_NOISE_US.max(share).max(info.rttvar.saturating_mul(RTT_NOISE_DEVIATIONS));
     info.min_rtt != u32::MAX && info.rtt > info.min_rtt.saturating_add(noise)
+}
+
+/// Whether packets wait in a queue for longer than they travel. What is in flight is then more than twice the
+/// bandwidth-delay product: neither a window nor a buffer is too small.
+fn fills_a_queue(info: &TcpInfo) -> bool {
+    has_queue(info) && info.rtt / 2 > info.min_rtt
 }
 
 /// Whether the application has limited the rate (`SO_MAX_PACING_RATE`), and it is reached.
@@ -342,6 +429,13 @@ mod tests {
             (TcpLimit::Application, |info| (info.notsent_bytes, info.unacked) = (0, 2)),
             (TcpLimit::ReceiveWindow, |info| info.rwnd_limited = 900_000),
             (TcpLimit::SendBuffer, |info| info.sndbuf_limited = 900_000),
+            // A bottleneck whose queue they fill.
+            (TcpLimit::Path, |info| (info.rwnd_limited, info.rtt) = (900_000, 60_000)),
+            (TcpLimit::Path, |info| (info.sndbuf_limited, info.rtt) = (900_000, 60_000)),
+            // Less than the product of rate and minimum RTT twice over.
+            (TcpLimit::ReceiveWindow, |info| (info.rwnd_limited, info.rtt) = (900_000, 30_000)),
+            // Paced by BBR, which keeps half of its window in flight.
+            (TcpLimit::Path, |info| (info.snd_cwnd, info.unacked) = (100, 50)),
             (TcpLimit::Reader, |info| (info.rwnd_limited, info.snd_wnd) = (900_000, 0)),
             (TcpLimit::Timeouts, |info| info.backoff = 3),
             (TcpLimit::Timeouts, |info| {
@@ -365,10 +459,17 @@ mod tests {
 
     #[test]
     fn a_late_cpu_explains_the_path_but_no_window() {
-        let late = Late { softirq: true, reader: false };
+        let late = Late { softirq: Some(Lateness::Busy), reader: false };
         let windowed = TcpInfo { rwnd_limited: 1_000_000, ..sender() };
         assert_eq!(limit(sender(), &socket(), late), Some(TcpLimit::Cpu));
         assert_eq!(limit(windowed, &socket(), late), Some(TcpLimit::ReceiveWindow));
+        // 40 ms of the round trip are spent in queues: for the CPU, or elsewhere.
+        let queued = TcpInfo { rtt: 60_000, ..sender() };
+        for (us, wanted) in [(25_000, TcpLimit::Cpu), (3000, TcpLimit::Path)] {
+            let late = Late { softirq: Some(Lateness::Waits(us)), reader: false };
+            assert_eq!(limit(queued, &socket(), late), Some(wanted));
+            assert_eq!(limit(sender(), &socket(), late), Some(TcpLimit::CongestionWindow));
+        }
     }
 
     #[test]
@@ -387,6 +488,11 @@ mod tests {
         // 20 kB per round trip fill a window of 20 kB.
         let narrow = TcpInfo { rcv_wnd: Some(20_000), ..receiver };
         assert_eq!(limit(narrow, &socket(), none), Some(TcpLimit::ReceiveWindow));
+        // They wait in a queue, as the handshake took a millisecond: the path is slower than the window.
+        let queueing = TcpInfo { min_rtt: 1000, ..narrow };
+        assert_eq!(limit(queueing, &socket(), none), Some(TcpLimit::Peer));
+        let far = TcpInfo { min_rtt: 15_000, ..narrow };
+        assert_eq!(limit(far, &socket(), none), Some(TcpLimit::ReceiveWindow));
         let queued = TcpSocket { receive_queue: 60_000, ..socket() };
         assert_eq!(limit(receiver, &queued, none), Some(TcpLimit::Reader));
         // The window that was offered before the queue filled was wider.
@@ -403,8 +509,14 @@ mod tests {
         let full = SocketMemory { receive: 70, receive_limit: 100, ..SocketMemory::default() };
         let full = TcpSocket { receive_queue: 10, memory: Some(full), ..socket() };
         assert_eq!(limit(receiver, &full, none), Some(TcpLimit::Reader));
-        let late = Late { softirq: false, reader: true };
+        let late = Late { softirq: None, reader: true };
         assert_eq!(limit(receiver, &queued, late), Some(TcpLimit::Cpu));
+        // A request waits for it; a stream that the window lets pass does not.
+        let request = TcpSocket { receive_queue: 100, ..socket() };
+        for (ms, wanted) in [(40, TcpLimit::Cpu), (1, TcpLimit::Peer)] {
+            let info = TcpInfo { last_data_recv_ms: ms, ..receiver };
+            assert_eq!(limit(info, &request, late), Some(wanted));
+        }
     }
 
     /// A full window arrives in one of three readings, and once in 50 ms: that is the rate of the window.

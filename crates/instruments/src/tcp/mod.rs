@@ -20,6 +20,7 @@ mod groups;
 mod limit;
 mod listeners;
 mod notable;
+mod owners;
 mod pressure;
 mod queues;
 mod receiver;
@@ -32,16 +33,17 @@ use crate::{Instrument, InstrumentError};
 use connection::{Surroundings, connection, role};
 use events::Events;
 use groups::Groups;
-use nearpath_host::{ReadError, Root, TcpFilter, TcpSocket, connection_owners, read_nstat};
+use nearpath_host::{ReadError, Root, TcpFilter, TcpSocket, read_nstat};
 use nearpath_model::tcp::{
     TCP_MEASUREMENT_SCHEMA, TcpConnection, TcpCost, TcpListener, TcpMeasurement, TcpPer, TcpRole,
 };
 use nearpath_model::{Detail, Unknown};
+use owners::Owners;
 use queues::Queues;
 use sampler::Sampler;
 use samples::Samples;
-use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -68,6 +70,8 @@ pub struct Options {
     pub top: Option<usize>,
     /// List those that are notable, instead: so many by each sign of trouble, and those with the most bytes.
     pub notable: Option<usize>,
+    /// Results before the last one have only the number of connections: for many, a result takes a second.
+    pub last_result_only: bool,
     /// Time between readings.
     pub step: Duration,
     /// The kernel's BTF from a file, for a kernel without BTF.
@@ -92,6 +96,7 @@ struct Session {
     samples: Option<Result<Samples, InstrumentError>>,
     /// The CPUs of the devices' queues, read when they are first needed.
     queues: OnceCell<Queues>,
+    owners: RefCell<Owners>,
     began: Instant,
     counters: Result<BTreeMap<String, u64>, ReadError>,
 }
@@ -127,17 +132,19 @@ impl<'a> Tcp<'a> {
         let listeners = state.listeners();
         let listening: HashSet<u16> =
             listeners.iter().map(|(_, listener)| listener.sport).collect();
-        let mut owners = HashMap::new();
-        let mut find = |inodes: &HashSet<u64>| {
-            let (found, missing) = connection_owners(self.root, inodes);
-            unknown.extend(missing.map(|reason| note("sockets' processes", &reason)));
-            found
+        let look_for_owners = |inodes: HashSet<u64>| {
+            session.owners.borrow_mut().look(self.root, &inodes, self.options.limit);
         };
         if self.needs_owners() {
             // Read again at once, so that the second reading has no connections without an owner.
             state.read_all(|_, _| {}).map_err(ended)?;
-            owners = find(&state.inodes().filter(|&inode| inode != 0).collect());
+            let inodes = state.inodes().filter(|&inode| inode != 0).collect();
+            // Meanwhile ends of connections are received.
+            drop(state);
+            look_for_owners(inodes);
+            state = session.sampler.state();
         }
+        let owners = session.owners.borrow();
         let around = Surroundings {
             losses: losses.as_ref(),
             knows_reductions: events.is_ok_and(Events::knows_reductions),
@@ -145,7 +152,7 @@ impl<'a> Tcp<'a> {
             connect_time: &connect_time,
             arrived_on: &arrived_on,
             netns: self.options.netns,
-            owners: &owners,
+            owners: owners.get(),
             listening: &|port| listening.contains(&port),
         };
         let mut groups = self.options.per.map(Groups::new);
@@ -166,18 +173,25 @@ impl<'a> Tcp<'a> {
             }
             listed.push((track.inode.into(), one));
             // Several times the number listed is kept, so that sorting is rare.
-            if self.options.limit_of_list().is_some_and(|most| listed.len() >= 2 * most.max(512)) {
+            if self.options.limit_of_list().is_some_and(|most| listed.len() >= 2 * most.max(64)) {
                 self.options.shorten(&mut listed);
             }
         };
         state.read_all(add).map_err(ended)?;
+        let dropped = state.dropped();
         self.options.shorten(&mut listed);
+        drop(owners);
         if !self.needs_owners() {
             let connected = listed.iter().map(|(inode, _)| *inode);
             let inodes = connected.chain(listeners.iter().map(|(inode, _)| *inode));
-            owners = find(&inodes.filter(|&inode| inode != 0).collect());
+            let inodes = inodes.filter(|&inode| inode != 0).collect();
+            drop(state);
+            look_for_owners(inodes);
+            state = session.sampler.state();
         }
-        state.set_owners(&owners);
+        let owners = session.owners.borrow();
+        state.set_owners(owners.get());
+        unknown.extend(owners.reason().map(|reason| note("sockets' processes", reason)));
         unknown
             .extend(events.err().map(|e| note("connections between two readings", &e.to_string())));
         if let Some(Err(error)) = &session.samples {
@@ -188,7 +202,7 @@ impl<'a> Tcp<'a> {
         );
         unknown.extend(state.no_readers().map(|reason| note("threads that read", reason)));
         let named = |(inode, mut connection): (u64, TcpConnection)| {
-            if let Some(owner) = owners.get(&inode) {
+            if let Some(owner) = owners.get().get(&inode) {
                 connection.pid = Some(owner.pid);
                 connection.comm = Some(owner.comm.clone());
                 connection.cgroup.clone_from(&owner.cgroup);
@@ -196,7 +210,7 @@ impl<'a> Tcp<'a> {
             connection
         };
         let listener = |(inode, mut listener): (u64, TcpListener)| {
-            if let Some(owner) = owners.get(&inode) {
+            if let Some(owner) = owners.get().get(&inode) {
                 listener.pid = Some(owner.pid);
                 listener.comm = Some(owner.comm.clone());
             }
@@ -219,7 +233,7 @@ impl<'a> Tcp<'a> {
             schema: TCP_MEASUREMENT_SCHEMA,
             duration_s,
             filter: self.options.filter_text.clone(),
-            total: total + state.dropped(),
+            total: total + dropped,
             connections: listed.into_iter().map(named).collect(),
             listeners: listeners.into_iter().map(listener).collect(),
             groups: groups.map(|groups| groups.finish(top)).unwrap_or_default(),
@@ -233,6 +247,20 @@ impl<'a> Tcp<'a> {
             },
             unknown,
         })
+    }
+
+    /// The number of connections. Those whose data waits are assigned to their processes, which may be late.
+    fn progress(&self, session: &Session) -> TcpMeasurement {
+        let state = session.sampler.state();
+        let total = state.total();
+        let unknown: HashSet<u64> = state.waiting_for_unknown_readers().collect();
+        drop(state);
+        if !unknown.is_empty() {
+            let mut owners = session.owners.borrow_mut();
+            owners.look(self.root, &unknown, self.options.limit);
+            session.sampler.state().set_owners(owners.get());
+        }
+        TcpMeasurement { total, ..TcpMeasurement::default() }
     }
 
     /// Whether the process of each connection must be known, not only of those that are listed.
@@ -318,6 +346,7 @@ impl Instrument for Tcp<'_> {
             events,
             samples,
             queues: OnceCell::new(),
+            owners: RefCell::default(),
             began: Instant::now(),
             counters,
         });
@@ -360,11 +389,16 @@ impl Instrument for Tcp<'_> {
 
     fn read(&mut self) -> Result<TcpMeasurement, InstrumentError> {
         let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
+        if self.options.last_result_only {
+            return Ok(self.progress(session));
+        }
         self.measurement(session)
     }
 
     fn stop(&mut self) -> Result<TcpMeasurement, InstrumentError> {
         let session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        // The last result has the processes of all, as they are now.
+        session.owners.take();
         self.measurement(&session)
     }
 }

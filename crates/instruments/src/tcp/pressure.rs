@@ -3,7 +3,8 @@
 //! Input: `/proc/stat`, and how long threads waited for a CPU (`/proc/PID/task/TID/schedstat`). Output: the CPUs that had
 //! no time for packets, and the threads that waited for a CPU. Nothing of this costs anything per packet.
 
-use nearpath_host::{Root, read_cpu_time, run_delay, run_delays, softirq_threads};
+use super::limit::Lateness;
+use nearpath_host::{Root, RunDelay, read_cpu_time, run_delay, run_delays, softirq_threads};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ struct Threads {
     all: usize,
     /// Those that waited for a CPU.
     late: HashSet<u32>,
+    /// How long the first one waited each time, in microseconds.
+    wait_us: u32,
 }
 
 /// How late CPUs and readers are, since the last look.
@@ -36,10 +39,10 @@ struct Threads {
 pub(super) struct Pressure {
     looked: Option<Instant>,
     ticks: BTreeMap<u32, Ticks>,
-    /// How long each thread has waited so far, in nanoseconds, by process.
-    waits: HashMap<u32, BTreeMap<u32, u64>>,
+    /// How long each thread has waited so far, by process.
+    waits: HashMap<u32, BTreeMap<u32, RunDelay>>,
     ksoftirqd: Option<BTreeMap<u32, u32>>,
-    late_cpus: HashSet<u32>,
+    late_cpus: HashMap<u32, Lateness>,
     processes: HashMap<u32, Threads>,
 }
 
@@ -52,21 +55,35 @@ impl Pressure {
             return;
         }
         self.looked = Some(now);
-        let ksoftirqd = self.ksoftirqd.get_or_insert_with(|| softirq_threads(root));
+        let ksoftirqd = self.ksoftirqd.get_or_insert_with(|| {
+            let kernel = rustix::system::uname();
+            let waits = waits_for_ksoftirqd(
+                &kernel.release().to_string_lossy(),
+                &kernel.version().to_string_lossy(),
+            );
+            if waits { softirq_threads(root) } else { BTreeMap::new() }
+        });
         let of_cpus = cpus.iter().filter_map(|cpu| ksoftirqd.get(cpu));
         let none = HashSet::new();
-        let mut waits: HashMap<u32, BTreeMap<u32, u64>> =
+        let mut waits: HashMap<u32, BTreeMap<u32, RunDelay>> =
             of_cpus.map(|&pid| (pid, delays(root, pid, &none))).collect();
         let readers = readers.iter().take(READERS_MAX);
         waits.extend(readers.map(|(&pid, known)| (pid, delays(root, pid, known))));
         let passed_ns = passed.unwrap_or_default().as_nanos() as f64;
-        let threads = |(&pid, now): (&u32, &BTreeMap<u32, u64>)| {
+        let threads = |(&pid, now): (&u32, &BTreeMap<u32, RunDelay>)| {
             let old = self.waits.get(&pid);
-            let is_late = |(tid, now): (&u32, &u64)| {
-                let wait = now.saturating_sub(*old?.get(tid)?);
-                (passed_ns > 0.0 && wait as f64 >= READER_LATE * passed_ns).then_some(*tid)
+            let since = |(tid, now): (&u32, &RunDelay)| {
+                let old = old?.get(tid)?;
+                Some((*tid, now.ns.saturating_sub(old.ns), now.runs.saturating_sub(old.runs)))
             };
-            (pid, Threads { all: now.len(), late: now.iter().filter_map(is_late).collect() })
+            let is_late = |(tid, wait, _): (u32, u64, u64)| {
+                (passed_ns > 0.0 && wait as f64 >= READER_LATE * passed_ns).then_some(tid)
+            };
+            let wait_us = now.iter().find_map(since).map_or(0, |(_, ns, runs)| {
+                u32::try_from(ns / runs.max(1) / 1000).unwrap_or(u32::MAX)
+            });
+            let late = now.iter().filter_map(since).filter_map(is_late).collect();
+            (pid, Threads { all: now.len(), late, wait_us })
         };
         self.processes = waits.iter().map(threads).collect();
         self.late_cpus.clear();
@@ -80,17 +97,21 @@ impl Pressure {
                 all > old_all && rise >= LATE * (all - old_all) as f64
             });
             let thread = ksoftirqd.get(&time.cpu.0).and_then(|pid| self.processes.get(pid));
-            let waits = thread.is_some_and(|threads| !threads.late.is_empty());
-            if cpus.contains(&time.cpu.0) && (is_busy || waits) {
-                self.late_cpus.insert(time.cpu.0);
+            let waits = thread.filter(|threads| !threads.late.is_empty());
+            let lateness = match waits {
+                _ if is_busy => Some(Lateness::Busy),
+                waits => waits.map(|threads| Lateness::Waits(threads.wait_us)),
+            };
+            if let Some(lateness) = lateness.filter(|_| cpus.contains(&time.cpu.0)) {
+                self.late_cpus.insert(time.cpu.0, lateness);
             }
         }
         self.waits = waits;
     }
 
     /// Whether packets wait for this CPU.
-    pub fn is_cpu_late(&self, cpu: Option<u32>) -> bool {
-        cpu.is_some_and(|cpu| self.late_cpus.contains(&cpu))
+    pub fn lateness(&self, cpu: Option<u32>) -> Option<Lateness> {
+        self.late_cpus.get(&cpu?).copied()
     }
 
     /// Whether this thread of a process waits for a CPU. If it is not known which one reads: whether all of them do.
@@ -107,8 +128,16 @@ impl Pressure {
     }
 }
 
+/// Whether softirqs wait for ksoftirqd once it was woken up: with PREEMPT_RT, and before Linux 6.5 (commit d15121be7485,
+/// `Revert "softirq: Let ksoftirqd do its job"`). Else interrupts continue to run them.
+fn waits_for_ksoftirqd(release: &str, version: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    let release: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    release < (6, 5) || version.contains("PREEMPT_RT")
+}
+
 /// Of the threads of a process, and of those that are known to read, should there be too many for the first.
-fn delays(root: &Root, pid: u32, known: &HashSet<u32>) -> BTreeMap<u32, u64> {
+fn delays(root: &Root, pid: u32, known: &HashSet<u32>) -> BTreeMap<u32, RunDelay> {
     let mut delays = run_delays(root, pid);
     for &thread in known {
         if !delays.contains_key(&thread) {
@@ -123,8 +152,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn softirqs_of_recent_kernels_do_not_wait_for_ksoftirqd() {
+        let debian = "#1 SMP PREEMPT_DYNAMIC Debian 6.12.48-1 (2025-09-20)";
+        for (release, version, waits) in [
+            ("5.10.0-35-amd64", "#1 SMP Debian 5.10.237-1", true),
+            ("6.1.0-40-amd64", debian, true),
+            ("6.5.0", debian, false),
+            ("6.12.48+deb13-amd64", debian, false),
+            ("6.12.48+deb13-rt-amd64", "#1 SMP PREEMPT_RT Debian 6.12.48-1", true),
+            ("7.2-rc1", debian, false),
+        ] {
+            assert_eq!(waits_for_ksoftirqd(release, version), waits, "{release}");
+        }
+    }
+
+    #[test]
     fn a_sibling_that_waits_makes_no_late_reader() {
-        let process = |all, late: &[u32]| Threads { all, late: late.iter().copied().collect() };
+        let process =
+            |all, late: &[u32]| Threads { all, late: late.iter().copied().collect(), wait_us: 0 };
         let pressure = Pressure {
             processes: HashMap::from([
                 (1, process(1, &[1])),

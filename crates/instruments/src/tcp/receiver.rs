@@ -11,7 +11,9 @@ const FILLS_WINDOW: f64 = 0.65;
 /// A window full of data arrives at once, once per round trip: the rate is averaged over this time, in seconds.
 const RATE_S: f64 = 0.5;
 /// Data that arrived less than this ago has not waited for its reader yet, in ms.
-const ARRIVES_MS: u32 = 10;
+pub(super) const ARRIVES_MS: u32 = 10;
+/// Shorter waits than this are no queue, but the noise of timers and schedulers.
+const QUEUE_US: u64 = 1000;
 
 /// Whether this end only receives: now, or, if nothing is transferred, so far.
 pub(super) fn is_receiver(before: &Before, info: &TcpInfo) -> bool {
@@ -37,7 +39,10 @@ pub(super) fn receiver_limit(
     let has_timestamps = info.options & 1 != 0;
     let per_rtt = receive_rate(before, info, seconds) * f64::from(info.rcv_rtt) / 1e6;
     let widest = before.widest_receive_window.max(receive_window(info));
-    if has_timestamps && info.rcv_rtt > 0 && per_rtt > FILLS_WINDOW * f64::from(widest) {
+    // Where packets wait in a queue for longer than they travel, a larger window would only fill it more.
+    let queues = (1..u32::MAX).contains(&info.min_rtt)
+        && u64::from(info.rcv_rtt) > 2 * u64::from(info.min_rtt) + QUEUE_US;
+    if has_timestamps && info.rcv_rtt > 0 && !queues && per_rtt > FILLS_WINDOW * f64::from(widest) {
         return TcpLimit::ReceiveWindow;
     }
     TcpLimit::Peer

@@ -4,17 +4,15 @@
 
 use super::Options;
 use super::events::Ends;
-use super::state::{State, refused, thread_time};
+use super::state::{OWNERS_MAX, State, refused, thread_time};
+use super::track::Track;
 use crate::InstrumentError;
 use libbpf_rs::MapHandle;
-use nearpath_host::connection_owners;
+use nearpath_host::{TcpSocket, connection_owners};
 use std::collections::HashSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Connections whose process is looked for before the first result: of so many, which reader is late matters little.
-const OWNERS_MAX: usize = 4096;
 
 /// The thread; dropping it ends the readings.
 pub(super) struct Sampler {
@@ -29,8 +27,11 @@ struct Shared {
     received: Condvar,
 }
 
-/// Interval between two looks for connections that have ended: their ring holds some 25,000.
+/// Interval between two looks for connections that have ended: their ring holds some 21,000.
 const RECEIVE: Duration = Duration::from_millis(50);
+
+/// During a reading, so many sockets between two looks.
+const SOCKETS_PER_LOOK: u32 = 8192;
 
 impl Sampler {
     /// Reads the sockets once, and from then on again and again; and the ends of connections from a ring, if there is
@@ -118,7 +119,15 @@ impl Shared {
                 continue;
             }
             let before = state.spent;
-            state.error = state.read_all(|_, _| {}).err().map(|error| error.to_string());
+            let mut sockets = 0u32;
+            let each = |_: &Track, _: Option<&TcpSocket>| {
+                sockets = sockets.wrapping_add(1);
+                // A reading of a hundred thousand takes long enough for the ring to fill.
+                if sockets.is_multiple_of(SOCKETS_PER_LOOK) {
+                    ends.iter().for_each(Ends::collect);
+                }
+            };
+            state.error = state.read_all(each).err().map(|error| error.to_string());
             let cost = state.spent.saturating_sub(before);
             let pause = limit.map_or(Duration::ZERO, |share| cost.div_f64(share.max(1e-3)));
             next = Instant::now() + spread(step.max(pause), state.readings);
@@ -129,8 +138,8 @@ impl Shared {
 /// The time until the next reading: on average `step`, but not always the same, as what a connection does often
 /// repeats itself in equal times, of which the readings would always meet the same part. The fractions of multiples of
 /// the golden ratio are spread evenly.
-fn spread(step: Duration, reading: u64) -> Duration {
-    let fraction = (reading as f64 * 0.618_033_988_749_895).fract();
+fn spread(step: Duration, reading: u32) -> Duration {
+    let fraction = (f64::from(reading) * 0.618_033_988_749_895).fract();
     step.mul_f64(0.5 + fraction)
 }
 

@@ -1,5 +1,6 @@
 //! What was read of the sockets so far: a track per connection, the listening sockets, and what reading cost.
 
+use super::compact::Moment;
 use super::cpus::{Arrival, Arrivals};
 use super::events::Ended;
 use super::listeners::Listeners;
@@ -17,6 +18,9 @@ use std::time::{Duration, Instant};
 /// Connections that have ended and are still listed; the oldest are dropped.
 const CLOSED_MAX: usize = 10_000;
 
+/// Connections whose process is looked for before a result: of so many, which reader is late matters little.
+pub(super) const OWNERS_MAX: usize = 4096;
+
 /// What was read so far.
 pub(super) struct State {
     diag: TcpDiag,
@@ -24,14 +28,15 @@ pub(super) struct State {
     pressure: Pressure,
     pub root: Root,
     filter: TcpFilter,
+    began: Instant,
     tracks: Vec<Track>,
-    by_cookie: HashMap<u64, usize>,
+    by_cookie: HashMap<u64, u32>,
     /// Cookies of those that have ended, the oldest first.
     closed: VecDeque<u64>,
     /// How many of them are not listed any more.
     dropped: u64,
     listeners: Listeners,
-    pub readings: u64,
+    pub readings: u32,
     sockets: u64,
     pub spent: Duration,
     pub is_over: bool,
@@ -71,6 +76,7 @@ impl State {
             pressure: Pressure::default(),
             root: Root::live(),
             filter,
+            began: Instant::now(),
             tracks: Vec::new(),
             by_cookie: HashMap::new(),
             closed: VecDeque::new(),
@@ -87,6 +93,10 @@ impl State {
         })
     }
 
+    fn now(&self) -> Moment {
+        Moment::after_start(self.began.elapsed())
+    }
+
     /// Reads all sockets, and passes each connection to `each` with what was kept of it. Those that have ended
     /// come last, without a socket.
     ///
@@ -94,14 +104,22 @@ impl State {
     /// The kernel ended the dump early.
     pub fn read_all(&mut self, mut each: impl FnMut(&Track, Option<&TcpSocket>)) -> io::Result<()> {
         let began = thread_time();
-        let now = Instant::now();
         self.readings += 1;
         let is_first = self.readings == 1;
         if !is_first {
             self.look_at_cpus();
         }
         let Self {
-            diag, filter, tracks, by_cookie, listeners, readings, sockets, pressure, ..
+            diag,
+            filter,
+            began: start,
+            tracks,
+            by_cookie,
+            listeners,
+            readings,
+            sockets,
+            pressure,
+            ..
         } = self;
         let mut at_socket = |socket: TcpSocket| {
             *sockets += 1;
@@ -111,11 +129,13 @@ impl State {
             }
             // Without a cookie it cannot be recognized.
             let Some(cookie) = socket.cookie else { return };
+            // A reading of many takes a while.
+            let now = Moment::after_start(start.elapsed());
             let at = *by_cookie.entry(cookie).or_insert_with(|| {
                 tracks.push(Track::new(&socket, cookie, now, !is_first));
-                tracks.len() - 1
+                place(tracks.len() - 1)
             });
-            let Some(track) = tracks.get_mut(at) else { return };
+            let Some(track) = tracks.get_mut(at as usize) else { return };
             // A dump that is restarted has sockets twice.
             if track.reading == *readings {
                 return;
@@ -145,18 +165,22 @@ impl State {
         if let Ok(arrivals) = arrivals {
             let each = |cookie: u64, arrival: Arrival| {
                 let at = by_cookie.get(&cookie).copied();
-                let track = at.and_then(|at| tracks.get_mut(at)).filter(|track| !track.closed);
+                let track =
+                    at.and_then(|at| tracks.get_mut(at as usize)).filter(|track| !track.closed);
                 track.into_iter().for_each(|track| track.arrival = arrival);
             };
             // What was known before holds if the kernel refuses this time.
             let _ = arrivals.read(each);
         }
         let live = || self.tracks.iter().filter(|track| !track.closed);
-        let cpus: HashSet<u32> = live().filter_map(|track| track.arrival.cpu).collect();
+        let cpus: HashSet<u32> = live().filter_map(|track| track.arrival.cpu()).collect();
         let mut readers = Readers::new();
         for track in live().filter(|track| track.has_waited_for_reader) {
             if let Some(pid) = track.pid {
-                readers.entry(pid).or_default().extend(track.arrival.reader.map(NonZeroU32::get));
+                readers
+                    .entry(pid.get())
+                    .or_default()
+                    .extend(track.arrival.reader.map(NonZeroU32::get));
             }
         }
         self.pressure.look(&self.root, &cpus, &readers);
@@ -169,7 +193,8 @@ impl State {
     /// Says which processes have these sockets open, by inode.
     pub fn set_owners(&mut self, owners: &HashMap<u64, ConnectionOwner>) {
         for track in &mut self.tracks {
-            track.pid = owners.get(&track.inode.into()).map(|owner| owner.pid).or(track.pid);
+            let owner = owners.get(&track.inode.into());
+            track.pid = owner.and_then(|owner| NonZeroU32::new(owner.pid)).or(track.pid);
         }
     }
 
@@ -208,15 +233,16 @@ impl State {
         }
         let kept = &self.by_cookie;
         self.tracks.retain(|track| kept.contains_key(&track.cookie));
-        self.by_cookie = self.tracks.iter().enumerate().map(|(at, t)| (t.cookie, at)).collect();
+        let numbered = self.tracks.iter().enumerate();
+        self.by_cookie = numbered.map(|(at, track)| (track.cookie, place(at))).collect();
     }
 
     /// Ends connections, whether they were read before or not.
     pub fn end(&mut self, ended: &[Ended]) {
-        let now = Instant::now();
+        let now = self.now();
         for end in ended {
             let known = end.cookie.and_then(|cookie| self.by_cookie.get(&cookie).copied());
-            if let Some(track) = known.and_then(|at| self.tracks.get_mut(at)) {
+            if let Some(track) = known.and_then(|at| self.tracks.get_mut(at as usize)) {
                 if !track.closed {
                     self.closed.push_back(track.cookie);
                 }
@@ -225,16 +251,29 @@ impl State {
             }
             self.unnumbered += 1;
             let cookie = end.cookie.unwrap_or(UNNUMBERED | self.unnumbered);
-            self.by_cookie.insert(cookie, self.tracks.len());
+            self.by_cookie.insert(cookie, place(self.tracks.len()));
             self.tracks.push(Track::of_end(end, cookie, now));
             self.closed.push_back(cookie);
         }
         self.forget();
     }
 
+    /// Inodes of connections whose data waited for a process that is not known.
+    pub fn waiting_for_unknown_readers(&self) -> impl Iterator<Item = u64> + '_ {
+        let waits = |track: &&Track| {
+            track.has_waited_for_reader && track.pid.is_none() && !track.closed && track.inode != 0
+        };
+        self.tracks.iter().filter(waits).map(|track| track.inode.into()).take(OWNERS_MAX)
+    }
+
     /// Inodes of all connections known so far.
     pub fn inodes(&self) -> impl Iterator<Item = u64> + '_ {
         self.tracks.iter().map(|track| track.inode.into())
+    }
+
+    /// Connections seen so far.
+    pub fn total(&self) -> u64 {
+        self.tracks.len() as u64 + self.dropped
     }
 
     /// Connections that have ended and are not listed any more.
@@ -251,7 +290,7 @@ impl State {
     pub fn cost(&self, duration_s: f64) -> TcpCost {
         let spent = self.spent.as_secs_f64();
         TcpCost {
-            dumps: self.readings,
+            dumps: self.readings.into(),
             sockets: self.sockets,
             ns_per_socket: (self.sockets > 0).then(|| spent * 1e9 / self.sockets as f64),
             cpu_percent: if duration_s > 0.0 { 100.0 * spent / duration_s } else { 0.0 },
@@ -264,6 +303,11 @@ impl State {
     pub fn listeners(&self) -> Vec<(u64, TcpListener)> {
         self.listeners.get()
     }
+}
+
+/// Of a track; a host has far fewer sockets than 2^32.
+fn place(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
 }
 
 /// CPU time of the current thread.

@@ -1,6 +1,7 @@
 //! `nearpath measure tcp` on this kernel: the numbers of ss(8), and the verdict of connections whose limit is made.
 
 mod capture;
+mod mixed;
 mod races;
 mod samples;
 mod scale;

@@ -1,7 +1,7 @@
 //! Connections whose limit is made: each interval must name it.
 
 use crate::{can_run, connect, listen, measured};
-use nearpath_model::tcp::{TcpLimit, TcpMeasurement};
+use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -12,24 +12,24 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Threads that run until this is dropped.
-struct Scene {
-    pair: VethPair,
+pub struct Scene {
+    pub pair: VethPair,
     over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     sockets: Vec<TcpStream>,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let pair = VethPair::new(1).unwrap();
         Self { pair, over: Arc::default(), threads: Vec::new(), sockets: Vec::new() }
     }
 
     /// A client that calls `send`, and a server that calls `receive`, again and again, until one fails.
-    fn connection(
+    pub fn connection(
         &mut self,
-        mut send: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static,
-        mut receive: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static,
+        send: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static,
+        receive: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static,
     ) -> u16 {
         let listener = listen(&self.pair);
         let (client, server) = connect(&self.pair, &listener);
@@ -37,17 +37,33 @@ impl Scene {
         for socket in [&client, &server] {
             self.sockets.push(socket.try_clone().unwrap());
         }
-        let (over, ended) = (Arc::clone(&self.over), Arc::clone(&self.over));
-        let (mut client, mut server) = (client, server);
-        self.threads.push(std::thread::spawn(move || {
-            have_priority();
-            while !over.load(SeqCst) && send(&mut client).is_ok() {}
-        }));
-        self.threads.push(std::thread::spawn(move || {
-            have_priority();
-            while !ended.load(SeqCst) && receive(&mut server).is_ok() {}
-        }));
+        self.again_and_again(client, send);
+        self.again_and_again(server, receive);
         port
+    }
+
+    /// The client's end and the server's of the last connection.
+    pub fn ends(&self) -> [TcpStream; 2] {
+        let [.., client, server] = self.sockets.as_slice() else { panic!("no connection") };
+        [client, server].map(|end| end.try_clone().unwrap())
+    }
+
+    /// A thread that does this with an end of a connection until it fails.
+    pub fn again_and_again(
+        &mut self,
+        mut end: TcpStream,
+        mut what: impl FnMut(&mut TcpStream) -> std::io::Result<()> + Send + 'static,
+    ) {
+        let over = Arc::clone(&self.over);
+        self.threads.push(std::thread::spawn(move || {
+            have_priority();
+            while !over.load(SeqCst) && what(&mut end).is_ok() {}
+        }));
+    }
+
+    /// As [`shape`].
+    pub fn shape(&self, side: Side, qdisc: &str) -> bool {
+        shape(&self.pair, side, qdisc)
     }
 
     /// Threads of this process that never sleep, all on one CPU.
@@ -63,31 +79,49 @@ impl Scene {
         }
     }
 
-    /// The verdicts of each interval, as seen from one side.
-    fn verdicts(&self, side: Side, port: u16) -> Vec<Option<TcpLimit>> {
+    /// The connection in each interval, as seen from one side.
+    fn intervals(&self, side: Side, port: u16) -> Vec<TcpConnection> {
         let port = port.to_string();
         let args = ["--port", &port, "--for", "5s", "--interval", "250ms"];
         let mut documents = measured(&self.pair, side, &args);
         documents.pop();
-        let limit = |document: &TcpMeasurement| {
+        let connection = |document: TcpMeasurement| {
             let [connection] = document.connections.as_slice() else { panic!("{document:?}") };
-            connection.verdict.as_ref().map(|verdict| verdict.limit)
+            connection.clone()
         };
-        documents.iter().map(limit).collect()
+        documents.into_iter().map(connection).collect()
     }
 
     /// At least 95% of the intervals must name the limit. A busy machine takes CPUs away from either end, which is then
     /// another limit, so it may be tried again.
-    fn assert_limited(&self, side: Side, port: u16, by: TcpLimit) {
+    pub fn assert_limited(&self, side: Side, port: u16, by: TcpLimit) {
         nearpath_testing::up_to(3, || {
-            let verdicts = self.verdicts(side, port);
-            let right = verdicts.iter().filter(|limit| **limit == Some(by)).count();
-            if verdicts.len() >= 19 && right * 20 >= verdicts.len() * 19 {
+            let intervals = self.intervals(side, port);
+            let is_wrong = |c: &&TcpConnection| c.verdict.as_ref().is_none_or(|v| v.limit != by);
+            let wrong: Vec<_> = intervals.iter().filter(is_wrong).map(evidence).collect();
+            if intervals.len() >= 19 && wrong.len() * 20 <= intervals.len() {
                 return Ok(());
             }
-            Err(format!("{by:?}: {verdicts:?}"))
+            Err(format!("not {by:?} in {} of {}: {wrong:#?}", wrong.len(), intervals.len()))
         });
     }
+}
+
+/// Why an interval has its verdict.
+fn evidence(c: &TcpConnection) -> String {
+    format!(
+        "{:?}, limits {:?}, RTT {:?} of at least {:?}, deviation {:?}, window {:?}, in flight {:?} of {:?}, queues {} {}",
+        c.verdict,
+        c.limits,
+        c.rtt_ns,
+        c.min_rtt_ns,
+        c.rttvar_ns,
+        c.send_window_bytes,
+        c.in_flight,
+        c.cwnd,
+        c.send_queue_bytes,
+        c.receive_queue_bytes
+    )
 }
 
 impl Drop for Scene {
@@ -103,11 +137,22 @@ impl Drop for Scene {
     }
 }
 
-fn send_all(socket: &mut TcpStream) -> std::io::Result<()> {
+/// Gives what a side sends the rate of a bottleneck; `false` if this kernel cannot.
+pub fn shape(pair: &VethPair, side: Side, qdisc: &str) -> bool {
+    let tc = format!("qdisc add dev {} root {qdisc}", side.device());
+    let run = |_| Ok(Command::new("tc").args(tc.split(' ')).output()?.status.success());
+    let is_shaped = pair.run(side, run).unwrap();
+    if !is_shaped {
+        nearpath_testing::skip("this kernel has no qdisc tbf");
+    }
+    is_shaped
+}
+
+pub fn send_all(socket: &mut TcpStream) -> std::io::Result<()> {
     socket.write_all(&[1; 65_536])
 }
 
-fn read_all(socket: &mut TcpStream) -> std::io::Result<()> {
+pub fn read_all(socket: &mut TcpStream) -> std::io::Result<()> {
     match socket.read(&mut [0; 65_536])? {
         0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
         _ => Ok(()),
@@ -169,10 +214,7 @@ fn a_path_with_a_rate() {
         return;
     }
     let mut scene = Scene::new();
-    let shaper = "qdisc add dev np0 root tbf rate 20mbit burst 32kb latency 50ms";
-    let run = |_| Ok(Command::new("tc").args(shaper.split(' ')).output()?.status.success());
-    if !scene.pair.run(Side::Client, run).unwrap() {
-        nearpath_testing::skip("this kernel has no qdisc tbf");
+    if !scene.shape(Side::Client, "tbf rate 20mbit burst 32kb latency 50ms") {
         return;
     }
     let port = scene.connection(send_all, read_all);
@@ -242,7 +284,7 @@ fn a_slow_reader_whose_siblings_wait_for_their_cpu() {
     let port = scene.connection(send_all, slow);
     // The kernel's own count says whether the scene came about.
     let (before, began) = (waited.load(SeqCst), Instant::now());
-    scene.verdicts(Side::Server, port);
+    scene.intervals(Side::Server, port);
     let share = (waited.load(SeqCst) - before) as f64 / began.elapsed().as_nanos() as f64;
     if share > 0.2 {
         nearpath_testing::skip(&format!("a busy machine: the reader waits {share:.2} of the time"));
@@ -268,7 +310,7 @@ fn a_cpu_that_is_busy_with_softirqs() {
     let port = scene.connection(send_all, read_all);
     // The kernel's own count says whether the scene came about: the flood needs a CPU, too.
     let before = ticks(1);
-    scene.verdicts(Side::Client, port);
+    scene.intervals(Side::Client, port);
     let after = ticks(1);
     let share = (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
     if share < 0.95 {

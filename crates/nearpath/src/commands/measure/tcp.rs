@@ -175,6 +175,8 @@ impl TcpArguments {
                 self.top().or(shown)
             },
             notable: None,
+            // Without intervals only the progress is shown.
+            last_result_only: !(self.json && self.time.interval.is_some()),
             step: (interval.min(self.time.duration) / READINGS).max(Duration::from_millis(10)),
             btf_file: self.time.btf.clone(),
             limit: self.max_overhead.0,
