@@ -7,7 +7,7 @@
 //! the second reading: with ten readings per interval, that is a sample of its states.
 
 use super::receiver::{
-    ARRIVES_MS, is_full, is_receiver, receive_rate, receive_window, receiver_limit,
+    ARRIVES_MS, is_full, is_left_unread, is_receiver, receive_rate, receive_window, receiver_limit,
 };
 use nearpath_host::{TcpInfo, TcpSocket};
 use nearpath_model::tcp::{TcpLimit, TcpState};
@@ -226,7 +226,9 @@ pub(super) fn divide(
         return sender;
     }
     let idle = seconds - busy;
-    if is_receiver(before, info) {
+    if is_left_unread(socket, info) {
+        times.add(late.explain(TcpLimit::Reader, info), idle);
+    } else if is_receiver(before, info) {
         times.add(late.explain(receiver_limit(before, socket, info, seconds), info), idle);
     } else {
         times.add(TcpLimit::Application, idle);
@@ -506,6 +508,14 @@ mod tests {
         assert_eq!(receiver_limit(&fresh, &slow, &closing, 1.0), TcpLimit::Peer);
         let old = TcpInfo { last_data_recv_ms: 30, ..closing };
         assert_eq!(receiver_limit(&fresh, &slow, &old, 1.0), TcpLimit::Reader);
+        // A request that nobody reads, to a server that has sent more than it has received.
+        let unread = TcpInfo { last_data_recv_ms: 300, ..receiver };
+        let server = TcpInfo { bytes_sent: 0, bytes_received: 0, ..unread };
+        for info in [unread, server] {
+            let request = TcpSocket { receive_queue: 100, ..socket() };
+            assert_eq!(limit(info, &request, none), Some(TcpLimit::Reader));
+            assert_ne!(limit(info, &socket(), none), Some(TcpLimit::Reader));
+        }
         let full = SocketMemory { receive: 70, receive_limit: 100, ..SocketMemory::default() };
         let full = TcpSocket { receive_queue: 10, memory: Some(full), ..socket() };
         assert_eq!(limit(receiver, &full, none), Some(TcpLimit::Reader));

@@ -12,6 +12,8 @@ const FILLS_WINDOW: f64 = 0.65;
 const RATE_S: f64 = 0.5;
 /// Data that arrived less than this ago has not waited for its reader yet, in ms.
 pub(super) const ARRIVES_MS: u32 = 10;
+/// Data that waits for this long, while no more arrives, is what the connection waits for, in ms.
+const UNREAD_MS: u32 = 100;
 /// Shorter waits than this are no queue, but the noise of timers and schedulers.
 const QUEUE_US: u64 = 1000;
 
@@ -23,6 +25,11 @@ pub(super) fn is_receiver(before: &Before, info: &TcpInfo) -> bool {
         (0, 0) => info.bytes_received / 2 > info.bytes_sent,
         _ => received / 2 > sent,
     }
+}
+
+/// Whether data waits for its reader although no more arrives, be it a small request.
+pub(super) fn is_left_unread(socket: &TcpSocket, info: &TcpInfo) -> bool {
+    socket.receive_queue > 0 && info.last_data_recv_ms >= UNREAD_MS
 }
 
 /// What a receiver waits for.

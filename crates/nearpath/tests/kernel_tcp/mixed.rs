@@ -100,6 +100,31 @@ fn small_requests_without_answers_wait_for_nothing() {
     scene.assert_limited(Side::Server, port, TcpLimit::Peer);
 }
 
+/// The window is open, but both ends wait for the reader, which the client cannot see.
+#[test]
+fn a_request_that_nobody_reads() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let listener = listen_at(&pair, Side::Server.ipv4());
+    let port = listener.local_addr().unwrap().port().to_string();
+    let (mut client, mut server) = connect(&pair, &listener);
+    // An answer that was larger than its request.
+    server.write_all(&[1; 5000]).unwrap();
+    client.read_exact(&mut [0; 5000]).unwrap();
+    client.write_all(&[1; 100]).unwrap();
+    pause(300);
+    let wanted = [(Side::Client, TcpLimit::Peer), (Side::Server, TcpLimit::Reader)];
+    for (side, limit) in wanted {
+        let document = whole(&pair, side, &["--port", &port, "--for", "1s"]);
+        let [connection] = document.connections.as_slice() else { panic!("{document:?}") };
+        let verdict = connection.verdict.as_ref().unwrap();
+        assert_eq!(verdict.limit, limit, "{connection:?}");
+        assert!(verdict.share > 0.95, "{connection:?}");
+    }
+}
+
 #[test]
 fn both_directions_through_bottlenecks() {
     if !can_shape() {
