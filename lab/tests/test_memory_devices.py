@@ -64,7 +64,12 @@ def start(host: Host, prefix: str, kind: str, *words: str) -> Job:
 def ended(host: Host, job: Job, kind: str) -> dict[str, Any]:
     """Ends a driver; returns what it says."""
     job.kill()
-    job.wait()
+    for _ in range(60):
+        if not job.running():
+            break
+        host.check("sleep 1")
+    stack = host.run(f"cat /proc/{job.pid}/wchan /proc/{job.pid}/stack /proc/{job.pid}/stat").out
+    assert not job.running(), f"the driver on {kind} does not end: {stack}"
     said = host.check(f"cat /root/{kind}")
     assert said.startswith("there\n{"), said
     result: dict[str, Any] = json.loads(said.splitlines()[1])

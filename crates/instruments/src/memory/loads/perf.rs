@@ -80,11 +80,10 @@ fn sampling(event: &Event, cpu: i32, rate: Rate, leader: Option<&OwnedFd>) -> io
 }
 
 fn attributes(event: &Event, rate: Option<Rate>, precise: u64) -> perf_event_attr {
-    let mut attributes = perf_event_attr::default();
-    attributes.type_ = event.kind;
-    attributes.size = size_of::<perf_event_attr>() as u32;
     let [config, config1, config2] = event.config;
-    attributes.config = config;
+    let size = size_of::<perf_event_attr>() as u32;
+    let mut attributes =
+        perf_event_attr { type_: event.kind, size, config, ..perf_event_attr::default() };
     attributes.__bindgen_anon_3.config1 = config1;
     attributes.__bindgen_anon_4.config2 = config2;
     match rate {
