@@ -19,5 +19,6 @@ fn main() {
         "tcp",
         "tcp_cpus",
         "tcp_samples",
+        "workers",
     ]);
 }

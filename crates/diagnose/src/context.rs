@@ -7,7 +7,7 @@ use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
 use nearpath_model::{
-    CpuId, CpuSet, Host, Irq, IrqNumber, Measurement, Nic, NicKind, NotChecked, QueueId,
+    CpuId, CpuSet, Host, Irq, IrqNumber, Measurement, Nic, NicKind, NotChecked, QueueId, Workers,
 };
 use std::collections::BTreeMap;
 
@@ -28,6 +28,8 @@ pub struct Context<'a> {
     pub tcp: Option<&'a TcpMeasurement>,
     /// Where the memory of processes is.
     pub memory: Option<&'a MemoryMeasurement>,
+    /// Threads of DPDK and Open vSwitch that poll.
+    pub workers: Option<&'a Workers>,
     irqs: BTreeMap<IrqNumber, &'a Irq>,
     earlier_irqs: BTreeMap<IrqNumber, &'a Irq>,
 }
@@ -39,11 +41,23 @@ impl<'a> Context<'a> {
         earlier: Option<&'a Host>,
         evidence: impl Into<Evidence<'a>>,
     ) -> Self {
-        let Evidence { stages: measurement, locality, accepts, tcp, memory } = evidence.into();
+        let Evidence { stages: measurement, locality, accepts, tcp, memory, workers } =
+            evidence.into();
         let index = |host: &'a Host| host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
         let earlier_irqs = earlier.map(index).unwrap_or_default();
         let irqs = index(host);
-        Self { host, earlier, measurement, locality, accepts, tcp, memory, irqs, earlier_irqs }
+        Self {
+            host,
+            earlier,
+            measurement,
+            locality,
+            accepts,
+            tcp,
+            memory,
+            workers,
+            irqs,
+            earlier_irqs,
+        }
     }
 
     /// The interfaces that carry packets: not down, and with a name that a path may be made of.

@@ -45,6 +45,7 @@ pub fn diagnose<'a>(
         accepts: evidence.accepts.cloned(),
         tcp: evidence.tcp.cloned(),
         memory: evidence.memory.cloned(),
+        workers: evidence.workers.filter(|w| !w.processes.is_empty()).cloned(),
     }
 }
 

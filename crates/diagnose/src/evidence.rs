@@ -1,10 +1,10 @@
 //! What was measured beside the facts, an instrument each; all of it may be missing.
 
-use nearpath_model::Measurement;
 use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
+use nearpath_model::{Measurement, Workers};
 
 /// What was measured in the interval.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,6 +19,8 @@ pub struct Evidence<'a> {
     pub tcp: Option<&'a TcpMeasurement>,
     /// By the instrument `memory`; a still picture if nothing was measured.
     pub memory: Option<&'a MemoryMeasurement>,
+    /// By the instrument `workers`; a still picture if nothing was measured.
+    pub workers: Option<&'a Workers>,
 }
 
 impl<'a> From<Option<&'a Measurement>> for Evidence<'a> {

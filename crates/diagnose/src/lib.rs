@@ -24,6 +24,7 @@ mod spans;
 mod steering;
 mod summary;
 mod text;
+mod workers;
 
 pub use check::{Check, CheckOutcome};
 pub use checks::CHECKS;

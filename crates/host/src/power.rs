@@ -31,6 +31,16 @@ pub(crate) fn read(root: &Root, online: &CpuSet) -> CpuPower {
     power
 }
 
+/// The current and the highest frequency of a CPU in kHz (Documentation/admin-guide/pm/cpufreq.rst); `None` without
+/// cpufreq, as in most virtual machines.
+pub fn cpu_frequency(root: &Root, cpu: CpuId) -> (Option<u64>, Option<u64>) {
+    let read = |file: &str| {
+        let path = format!("{CPUS}/cpu{cpu}/cpufreq/{file}");
+        root.text(&path).ok()?.trim().parse().ok().filter(|khz| *khz > 0)
+    };
+    (read("scaling_cur_freq"), read("cpuinfo_max_freq"))
+}
+
 fn idle_states(root: &Root, cpu: CpuId) -> Option<Vec<IdleState>> {
     let state = |number: u32| {
         let dir = format!("{CPUS}/cpu{cpu}/cpuidle/state{number}");

@@ -42,6 +42,9 @@ pub struct Diagnosis {
     /// Where the memory of processes is; `None` on hosts with one node.
     #[serde(default)]
     pub memory: Option<MemoryMeasurement>,
+    /// The workers of DPDK and Open vSwitch; `None` on hosts without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<crate::Workers>,
 }
 
 /// A diagnosed problem.

@@ -32,6 +32,7 @@ pub mod steering;
 pub mod tcp;
 pub mod units;
 mod verdict;
+mod worker_interval;
 mod workers;
 
 pub use change::*;
@@ -50,4 +51,5 @@ pub use ovs::*;
 pub use plan::*;
 pub use proposal::{Proposal, ProposedChange};
 pub use verdict::*;
+pub use worker_interval::{DISTURBED_NS, DISTURBED_PERCENT, POLLING_PERCENT};
 pub use workers::*;

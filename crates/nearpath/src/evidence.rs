@@ -11,7 +11,7 @@ use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
 use nearpath_model::memory::{MEMORY_MEASUREMENT_SCHEMA, MemoryMeasurement};
 use nearpath_model::tcp::{TCP_MEASUREMENT_SCHEMA, TcpMeasurement};
-use nearpath_model::{Diagnosis, MEASUREMENT_SCHEMA, Measurement};
+use nearpath_model::{Diagnosis, MEASUREMENT_SCHEMA, Measurement, WORKERS_SCHEMA, Workers};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,8 @@ pub struct Measured {
     pub tcp: Option<Result<TcpMeasurement, String>>,
     /// Of `memory`, or why not.
     pub memory: Option<Result<MemoryMeasurement, String>>,
+    /// Of `workers`, or why not.
+    pub workers: Option<Result<Workers, String>>,
     /// Of two measurements of stages, the one that is not used as evidence.
     pub other_look: Option<Measurement>,
 }
@@ -66,6 +68,7 @@ impl Measured {
             accepts: of(&self.accepts),
             tcp: of(&self.tcp),
             memory: of(&self.memory),
+            workers: of(&self.workers),
         }
     }
 
@@ -83,6 +86,7 @@ impl Measured {
             of(ACCEPTS, &self.accepts),
             of(CONNECTIONS, &self.tcp),
             of(MEMORY, &self.memory),
+            of(WORKERS, &self.workers),
         ];
         all.into_iter().flatten().collect()
     }
@@ -110,6 +114,7 @@ const LOCALITY: &str = "packets' CPUs";
 const ACCEPTS: &str = "accepts";
 const CONNECTIONS: &str = "TCP connections";
 const MEMORY: &str = "memory and its moves";
+const WORKERS: &str = "workers";
 
 /// Reads earlier measurements from files that `measure … --json` wrote.
 ///
@@ -141,9 +146,11 @@ impl Measured {
             put(&mut self.locality, document, LOCALITY_SCHEMA)
         } else if has("processes") && has("moves") {
             put(&mut self.memory, document, MEMORY_MEASUREMENT_SCHEMA)
+        } else if has("processes") && has("isolated_by_cgroups") {
+            put(&mut self.workers, document, WORKERS_SCHEMA)
         } else {
             bail!(
-                "not an output of 'measure stages', 'locality', 'accepts', 'tcp' or 'memory' with --json"
+                "not an output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory' or 'workers' with --json"
             )
         }
     }
@@ -193,8 +200,12 @@ mod tests {
         let connections = file(&dir, "t", &json(&tcp));
         let placed = MemoryMeasurement { small_processes: 3, ..MemoryMeasurement::default() };
         let memory = file(&dir, "m", &json(&placed));
-        let measured = read(&[stages.clone(), accepts, locality, connections, memory]).unwrap();
+        let polling = Workers { lost_ns: 3, ..Workers::default() };
+        let workers = file(&dir, "w", &json(&polling));
+        let files = [stages.clone(), accepts, locality, connections, memory, workers];
+        let measured = read(&files).unwrap();
         let evidence = measured.evidence();
+        assert_eq!(evidence.workers, Some(&polling));
         assert_eq!(evidence.memory, Some(&placed));
         assert_eq!(evidence.tcp, Some(&tcp));
         assert_eq!(evidence.locality, Some(&whole));
@@ -260,6 +271,7 @@ mod tests {
             accepts: Some(Err("other".to_owned())),
             tcp: None,
             memory: None,
+            workers: None,
             other_look: None,
         };
         assert_eq!(notes(nothing), ["nothing was measured: no BTF"]);
@@ -269,6 +281,7 @@ mod tests {
             accepts: None,
             tcp: None,
             memory: None,
+            workers: None,
             other_look: None,
         };
         assert_eq!(notes(some), ["packets' CPUs were not measured: no BTF"]);

@@ -6,8 +6,8 @@ use clap::Args;
 use nearpath_host::{
     MemoryReader, MemorySelection, NetnsRef, Root, Wanted, current_netns, in_netns,
 };
-use nearpath_model::Host;
 use nearpath_model::memory::MemoryMeasurement;
+use nearpath_model::{Host, Workers};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of processes whose memory is read: `numa_maps` walks their page tables, 50 ms each.
@@ -174,21 +174,21 @@ pub fn memory_of_readers(host: &Host) -> Vec<u32> {
 }
 
 /// Reads everything that any command needs: facts, sockets, the memory of readers where its node matters, and where the
-/// memory of larger processes is.
+/// memory of larger processes is, and the workers.
 ///
 /// # Errors
 /// There is no host behind the root.
-pub fn all_facts(root: &Root) -> anyhow::Result<(Host, Option<MemoryMeasurement>)> {
+pub fn all_facts(root: &Root) -> anyhow::Result<(Host, Option<MemoryMeasurement>, Workers)> {
     let read = |wanted: &Wanted| nearpath_host::read(root, wanted).context("cannot read the host");
     let sockets = Wanted { sockets: true, ..Wanted::default() };
     let first = read(&sockets)?;
-    drop(nearpath_host::workers::read(root));
+    let workers = nearpath_host::workers::read(root);
     drop(nearpath_host::workers::read_switch(root));
     // A snapshot without processes has none.
     let reader = MemoryReader::new(root, &first, &MemorySelection::default()).ok();
     let memory = reader.map(|reader| reader.still(root));
     let memory_of = memory_of_readers(&first);
-    Ok((read(&Wanted { memory_of, ..sockets })?, memory))
+    Ok((read(&Wanted { memory_of, ..sockets })?, memory, workers))
 }
 
 /// Whether it matters where memory is: several nodes have memory.

@@ -10,6 +10,7 @@ use nearpath_instruments::accepts::Accepts;
 use nearpath_instruments::locality::PacketLocality;
 use nearpath_instruments::memory::Memory;
 use nearpath_instruments::stages::Stages;
+use nearpath_instruments::workers::Workers;
 use nearpath_instruments::{Instrument, InstrumentError};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ pub struct Together<'a> {
     accepts: AttachAttempt<Accepts<'a>>,
     tcp: AttachAttempt<TcpConnections>,
     memory: AttachAttempt<Memory<'a>>,
+    workers: AttachAttempt<Workers<'a>>,
     /// Whether connections were read: then their processes are known, and late readers are recognized.
     knows_processes: bool,
     /// A closer measurement of stages follows: the others keep running when stages stop.
@@ -34,6 +36,7 @@ impl<'a> Together<'a> {
         accepts: Option<Accepts<'a>>,
         tcp: Option<TcpConnections>,
         memory: Option<Memory<'a>>,
+        workers: Option<Workers<'a>>,
     ) -> Self {
         Self {
             stages: AttachAttempt::new(stages),
@@ -41,6 +44,7 @@ impl<'a> Together<'a> {
             accepts: AttachAttempt::new(accepts),
             tcp: AttachAttempt::new(tcp),
             memory: AttachAttempt::new(memory),
+            workers: AttachAttempt::new(workers),
             knows_processes: false,
             is_first_look: false,
         }
@@ -69,6 +73,8 @@ impl<'a> Together<'a> {
             tcp: self.tcp.take(Instrument::read),
             // Complete only at the end: reading it walks page tables.
             memory: None,
+            // Reading them asks their processes, and interrupts each worker.
+            workers: None,
         }
     }
 
@@ -80,6 +86,7 @@ impl<'a> Together<'a> {
             &self.accepts.refused,
             &self.tcp.refused,
             &self.memory.refused,
+            &self.workers.refused,
         ];
         let mut said: Vec<&InstrumentError> = Vec::new();
         for error in refused.into_iter().flatten() {
@@ -152,6 +159,7 @@ impl Instrument for Together<'_> {
         // The slowest to load comes last, so that the others start little earlier.
         self.tcp.start();
         self.memory.start();
+        self.workers.start();
         self.accepts.start();
         self.locality.start();
         self.stages.start();
@@ -185,6 +193,7 @@ impl Instrument for Together<'_> {
         self.accepts.with(Instrument::begin_cost_window);
         self.tcp.with(Instrument::begin_cost_window);
         self.memory.with(Instrument::begin_cost_window);
+        self.workers.with(Instrument::begin_cost_window);
     }
 
     fn end_cost_window(&mut self) {
@@ -193,6 +202,7 @@ impl Instrument for Together<'_> {
         self.accepts.with(Instrument::end_cost_window);
         self.tcp.with(Instrument::end_cost_window);
         self.memory.with(Instrument::end_cost_window);
+        self.workers.with(Instrument::end_cost_window);
     }
 
     fn read(&mut self) -> Result<Measured, InstrumentError> {
@@ -208,6 +218,7 @@ impl Instrument for Together<'_> {
             accepts: self.accepts.take(Instrument::read),
             tcp,
             memory: None,
+            workers: None,
             other_look: None,
         })
     }
@@ -223,6 +234,7 @@ impl Instrument for Together<'_> {
             accepts: self.accepts.take(Instrument::stop),
             tcp: self.tcp.take(Instrument::stop),
             memory: self.memory.take(Instrument::stop),
+            workers: self.workers.take(Instrument::stop),
             other_look: None,
         })
     }

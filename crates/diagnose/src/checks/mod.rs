@@ -12,11 +12,13 @@ mod compaction_stalls;
 mod conntrack;
 mod cpu_power;
 mod cpu_steal;
+mod dpvs_limits;
 mod driver_discards;
 mod hugepages_node;
 mod idle_wakeups;
 mod irqbalance_conflict;
 mod isolated_housekeeping;
+mod isolcpus_boot_cpu;
 mod ksoftirqd_starved;
 mod latency_tail;
 mod listen_overflows;
@@ -28,7 +30,9 @@ mod nic_drops;
 mod nic_irq_node;
 mod node_memory;
 mod offloads_off;
+mod ovs_masks;
 mod ovs_port_rps;
+mod ovs_rxq_affinity;
 mod pause_frames;
 mod pcie_link;
 mod process_memory;
@@ -55,6 +59,14 @@ mod tcp_send_buffer;
 mod tcp_timeouts;
 mod tcp_unsent_data;
 mod tx_freed_elsewhere;
+mod worker_disturbed;
+mod worker_floating;
+mod worker_isolation;
+mod worker_kni;
+mod worker_missed;
+mod worker_node;
+mod worker_saturated;
+mod worker_smt;
 mod xps_mismatch;
 mod zone_reclaim;
 
@@ -69,11 +81,13 @@ pub const CHECKS: &[Check] = &[
     conntrack::CHECK,
     cpu_power::CHECK,
     cpu_steal::CHECK,
+    dpvs_limits::CHECK,
     driver_discards::CHECK,
     hugepages_node::CHECK,
     idle_wakeups::CHECK,
     irqbalance_conflict::CHECK,
     isolated_housekeeping::CHECK,
+    isolcpus_boot_cpu::CHECK,
     ksoftirqd_starved::CHECK,
     latency_tail::CHECK,
     listen_overflows::CHECK,
@@ -85,7 +99,9 @@ pub const CHECKS: &[Check] = &[
     nic_irq_node::CHECK,
     node_memory::CHECK,
     offloads_off::CHECK,
+    ovs_masks::CHECK,
     ovs_port_rps::CHECK,
+    ovs_rxq_affinity::CHECK,
     pause_frames::CHECK,
     pcie_link::CHECK,
     process_memory::CHECK,
@@ -112,6 +128,14 @@ pub const CHECKS: &[Check] = &[
     tcp_timeouts::CHECK,
     tcp_unsent_data::CHECK,
     tx_freed_elsewhere::CHECK,
+    worker_disturbed::CHECK,
+    worker_floating::CHECK,
+    worker_isolation::CHECK,
+    worker_kni::CHECK,
+    worker_missed::CHECK,
+    worker_node::CHECK,
+    worker_saturated::CHECK,
+    worker_smt::CHECK,
     xps_mismatch::CHECK,
     zone_reclaim::CHECK,
 ];

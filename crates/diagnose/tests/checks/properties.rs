@@ -123,12 +123,15 @@ proptest! {
             let tcp = tcp.map(|m| mutated(m, &mutations[1..]));
             let memory = other.memory.as_ref().or(fixture.memory.as_ref());
             let memory = memory.map(|m| mutated(m, &mutations[1..]));
+            let workers = other.workers.as_ref().or(fixture.workers.as_ref());
+            let workers = workers.map(|m| mutated(m, &mutations[1..]));
             let evidence = Evidence {
                 stages: measurement.as_ref(),
                 locality: locality.as_ref(),
                 accepts: accepts.as_ref(),
                 tcp: tcp.as_ref(),
                 memory: memory.as_ref(),
+                workers: workers.as_ref(),
             };
             assert_sound(&host, earlier.as_ref(), evidence);
             assert_sound(&host, Some(&other.host), Evidence::default());

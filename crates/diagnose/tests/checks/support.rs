@@ -1,7 +1,8 @@
 //! Loads fixtures: readable JSON of partial hosts and measurements, and renders the
 //! output of a check.
 //!
-//! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp", "memory"}`.
+//! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp", "memory",
+//! "workers"}`.
 //! `machine`
 //! names the topology in `fixtures/machines/`; the others hold only what matters, over empty defaults and, for the
 //! elements of lists, over `fixtures/templates.json` (those below `tcp` there for the lists of `tcp`); `earlier`
@@ -12,7 +13,7 @@ use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
-use nearpath_model::{Finding, Host, Measurement, ProposedChange};
+use nearpath_model::{Finding, Host, Measurement, ProposedChange, Workers};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -30,6 +31,7 @@ pub struct Fixture {
     pub accepts: Option<AcceptMeasurement>,
     pub tcp: Option<TcpMeasurement>,
     pub memory: Option<MemoryMeasurement>,
+    pub workers: Option<Workers>,
 }
 
 impl Fixture {
@@ -41,6 +43,7 @@ impl Fixture {
             accepts: self.accepts.as_ref(),
             tcp: self.tcp.as_ref(),
             memory: self.memory.as_ref(),
+            workers: self.workers.as_ref(),
         }
     }
 }
@@ -75,6 +78,7 @@ pub fn load(path: &Path) -> Fixture {
             "accepts",
             "tcp",
             "memory",
+            "workers",
         ];
         assert!(known.contains(&key.as_str()), "{}: unknown key {key}", path.display());
     }
@@ -100,6 +104,7 @@ pub fn load(path: &Path) -> Fixture {
         accepts: measured(path, &fixture["accepts"], &templates),
         tcp: measured(path, &fixture["tcp"], &templates["tcp"]),
         memory: measured(path, &fixture["memory"], &templates["memory"]),
+        workers: measured(path, &fixture["workers"], &templates["polling"]),
     }
 }
 

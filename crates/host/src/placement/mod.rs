@@ -13,6 +13,7 @@ mod nodes;
 mod status;
 mod threads;
 
+pub(crate) use devices::used_devices;
 pub use maps::{Mapping, MemoryMaps, each_mapping, parse_memory_maps};
 pub use status::{MemoryStatus, parse_memory_status};
 pub use threads::{RanOn, ThreadStat, parse_schedstat, parse_thread_stat};

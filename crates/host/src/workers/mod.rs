@@ -1,45 +1,75 @@
-//! Workers: the threads of DPDK and Open vSwitch that poll, with what their processes report.
+//! Workers: the threads of DPDK, Open vSwitch and DPVS that poll, with what their processes report.
 //!
-//! Input: `/run/dpdk/*/dpdk_telemetry.v2`, `/run/openvswitch/ovs-vswitchd.*.ctl`, and the threads of `/proc` by their
-//! names, for processes without a socket (`--in-memory`). Output: [`Workers`]. What a process reports is taken as its
-//! word: where a thread may run and the node of a PCI function are the kernel's.
+//! Input: `/run/dpdk/*/dpdk_telemetry.v2`, `/run/openvswitch/ovs-vswitchd.*.ctl` and `db.sock`, `dpip`, and the threads of
+//! `/proc` by their names, or for processes without a socket (`--in-memory`) by their devices and hugepages. Output:
+//! [`Workers`]. What a process reports is taken as its word: where a thread may run, how long it waited, and the node of a
+//! PCI function are the kernel's.
 
+pub mod dpip;
 pub mod ovs;
 pub mod ovsdb;
+mod process;
 mod rpc;
 pub mod telemetry;
+mod threads;
 
 use crate::processes::{comm, pids};
-use crate::{Notes, ReadError, Root, is_pci_address, network_function, thread_cpus, topology};
-use nearpath_model::eal::main_lcore_of_options;
-use nearpath_model::{
-    CpuSet, NodeId, PollingPort, PollingProcess, PollingRole, PollingWorker, Topology,
-    WORKERS_SCHEMA, Workers,
-};
+use crate::{Notes, ReadError, Root, cgroup_of, topology};
+use dpip::DpvsWorker;
+use nearpath_model::{CpuSet, NodeId, WORKERS_SCHEMA, Workers};
 use ovs::OvsFacts;
+use ovsdb::OvsDatabase;
+use process::{Reported, process};
 use std::collections::BTreeMap;
 use telemetry::TelemetryFacts;
 
 /// Maximum number of sockets that are asked.
 const MAX_SOCKETS: usize = 64;
-/// Maximum number of threads of a process whose names are read.
-const MAX_THREADS: usize = 4096;
-
-/// A thread that polls, by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Polls {
-    /// `rte-worker-3` (DPDK 22.11), `dpdk-worker3` (23.11), `lcore-worker-3` (21.11), `lcore-slave-3`.
-    Lcore(u32),
-    /// `pmd-c03/id:8`.
-    Pmd(u32),
-    /// A thread that every DPDK process has: `eal-intr-thread`, `dpdk-intr`, `rte_mp_handle`, `dpdk-mp-msg`.
-    Eal,
-}
+/// CPUs of isolated partitions, since Linux 6.7.
+const ISOLATED: &str = "/sys/fs/cgroup/cpuset.cpus.isolated";
 
 /// Reads the workers of a host.
 pub fn read(root: &Root) -> Workers {
     let mut notes = Notes::default();
     let topology = topology::read(root, &mut Notes::default());
+    let telemetry = ask_dpdk(root, &mut notes);
+    let switches = ask_switches(root, &mut notes);
+    let mut processes = Vec::new();
+    for pid in notes.take("host", "processes", pids(root)).unwrap_or_default() {
+        let threads = threads::of(root, pid);
+        let (dpdk, switch) = (telemetry.get(&pid), switches.get(&pid));
+        let is_known = !threads.is_empty()
+            || dpdk.is_some()
+            || switch.is_some_and(|(switch, _)| !switch.pmds.is_empty());
+        let threads = if is_known { threads } else { threads::without_names(root, pid) };
+        if !is_known && threads.is_empty() {
+            continue;
+        }
+        let name = comm(root, pid).unwrap_or_default();
+        let dpvs = if name == "dpvs" { ask_dpvs(root, &mut notes) } else { Vec::new() };
+        let reported = Reported { name, dpdk, switch, dpvs };
+        processes.push(process(root, &mut notes, &topology, pid, &threads, &reported));
+    }
+    let isolated_by_cgroups = if processes.is_empty() {
+        None
+    } else {
+        let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+        notes.take("host", "isolated partitions", isolated_by_cgroups(root, &pids))
+    };
+    let kni_module = root.list("/sys/module").ok();
+    Workers {
+        schema: WORKERS_SCHEMA,
+        processes,
+        isolated_by_cgroups,
+        kni_module: kni_module
+            .map(|modules| modules.iter().any(|entry| matches!(&*entry.name, "rte_kni" | "kni"))),
+        unknown: notes.unknown().to_vec(),
+        ..Workers::default()
+    }
+}
+
+/// What DPDK's processes report, by process id.
+fn ask_dpdk(root: &Root, notes: &mut Notes) -> BTreeMap<u32, TelemetryFacts> {
     let mut telemetry: BTreeMap<u32, TelemetryFacts> = BTreeMap::new();
     for entry in root.list("/run/dpdk").unwrap_or_default().into_iter().take(MAX_SOCKETS) {
         let path = format!("/run/dpdk/{}/dpdk_telemetry.v2", entry.name);
@@ -56,17 +86,7 @@ pub fn read(root: &Root) -> Workers {
             telemetry.insert(facts.pid, facts);
         }
     }
-    let switches = switches(root, &mut notes);
-    let mut processes = Vec::new();
-    for pid in notes.take("host", "processes", pids(root)).unwrap_or_default() {
-        let threads = threads(root, pid);
-        let (dpdk, switch) = (telemetry.get(&pid), switches.get(&pid));
-        if threads.is_empty() && dpdk.is_none() && switch.is_none_or(|s| s.pmds.is_empty()) {
-            continue;
-        }
-        processes.push(process(root, &topology, pid, &threads, dpdk, switch));
-    }
-    Workers { schema: WORKERS_SCHEMA, processes, unknown: notes.unknown().to_vec() }
+    telemetry
 }
 
 /// What each ovs-vswitchd reports, by process id.
@@ -87,11 +107,28 @@ fn switches(root: &Root, notes: &mut Notes) -> BTreeMap<u32, OvsFacts> {
     switches
 }
 
+/// The configuration of Open vSwitch.
+fn ask_database(root: &Root) -> Result<OvsDatabase, ReadError> {
+    root.answer("ovs/database", || ovsdb::ask(ovsdb::SOCKET))
+}
+
+/// The same for each switch with PMD threads; others say nothing of workers.
+fn ask_switches(root: &Root, notes: &mut Notes) -> BTreeMap<u32, (OvsFacts, Option<OvsDatabase>)> {
+    let found = switches(root, notes);
+    let with = |(pid, facts): (u32, OvsFacts)| {
+        let asked = (!facts.pmds.is_empty()).then(|| ask_database(root));
+        let subject = format!("ovs {pid}");
+        let database = asked.and_then(|asked| notes.take(&subject, "settings", asked));
+        (pid, (facts, database))
+    };
+    found.into_iter().map(with).collect()
+}
+
 /// An Open vSwitch: its configuration, and what its threads poll.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Switch {
     /// Its configuration.
-    pub database: ovsdb::OvsDatabase,
+    pub database: OvsDatabase,
     /// Nodes of its interfaces, where they are known.
     pub nodes: BTreeMap<String, NodeId>,
     /// Its PMD threads; `None` if ovs-vswitchd does not report them, with the reason in `unknown`.
@@ -105,7 +142,7 @@ pub struct Switch {
 /// # Errors
 /// Its database does not answer.
 pub fn read_switch(root: &Root) -> Result<Switch, ReadError> {
-    let database = root.answer("ovs/database", || ovsdb::ask(ovsdb::SOCKET))?;
+    let database = ask_database(root)?;
     let mut notes = Notes::default();
     let switches = switches(root, &mut notes);
     let pmds = match switches.len() {
@@ -117,147 +154,41 @@ pub fn read_switch(root: &Root) -> Result<Switch, ReadError> {
     Ok(Switch { database, nodes, pmds, unknown: notes.unknown().to_vec() })
 }
 
-fn process(
-    root: &Root,
-    topology: &Topology,
-    pid: u32,
-    threads: &[(u32, Polls)],
-    dpdk: Option<&TelemetryFacts>,
-    switch: Option<&OvsFacts>,
-) -> PollingProcess {
-    let mut workers: BTreeMap<u32, PollingWorker> = BTreeMap::new();
-    let mut add = |lcore: u32, tid: Option<u32>, reported: Option<CpuSet>, role: PollingRole| {
-        let kernel = tid.and_then(|tid| thread_cpus(root, pid, tid));
-        let cpus = kernel.or(reported);
-        workers.insert(lcore, worker(topology, lcore, tid, cpus, role));
-    };
-    for facts in dpdk.iter().flat_map(|facts| &facts.lcores) {
-        let is_main = !threads.iter().any(|(_, polls)| *polls == Polls::Lcore(facts.id));
-        let role = if is_main { PollingRole::Main } else { PollingRole::Worker };
-        add(facts.id, is_main.then_some(pid), Some(facts.cpus.clone()), role);
-    }
-    // Before DPDK 23.03 telemetry has no lcores; the main one is the process's first thread.
-    let main = dpdk.filter(|facts| facts.lcores.is_empty());
-    if let Some(id) = main.and_then(|facts| main_lcore_of_options(&facts.params)) {
-        add(id, Some(pid), None, PollingRole::Main);
-    }
-    for pmd in switch.iter().flat_map(|switch| &switch.pmds) {
-        let cpu = [nearpath_model::CpuId(pmd.core)].into_iter().collect();
-        add(pmd.core, None, Some(cpu), PollingRole::Pmd);
-    }
-    for (tid, polls) in threads {
-        match polls {
-            Polls::Lcore(id) => add(*id, Some(*tid), None, PollingRole::Worker),
-            Polls::Pmd(core) => add(*core, Some(*tid), None, PollingRole::Pmd),
-            Polls::Eal => (),
-        }
-    }
-    for pmd in switch.iter().flat_map(|switch| &switch.pmds) {
-        if let Some(worker) = workers.get_mut(&pmd.core) {
-            worker.queues.clone_from(&pmd.queues);
-            worker.busy_percent = pmd.busy_percent;
-        }
-    }
-    for facts in dpdk.iter().flat_map(|facts| &facts.lcores) {
-        if let (Some(worker), Some((busy, total))) = (workers.get_mut(&facts.id), facts.cycles) {
-            #[allow(clippy::cast_precision_loss)]
-            let share = (total > 0).then(|| busy.min(total) as f64 * 100.0 / total as f64);
-            worker.busy_percent = share;
-        }
-    }
-    let version = dpdk.and_then(|facts| facts.version.clone());
-    PollingProcess {
-        pid,
-        name: comm(root, pid).unwrap_or_default(),
-        version: switch.and_then(|switch| switch.version.clone()).or(version),
-        eal: dpdk.map(|facts| facts.params.clone()).unwrap_or_default(),
-        heaps: dpdk.map(|facts| facts.heaps.clone()).unwrap_or_default(),
-        ports: dpdk.map(|facts| ports(root, facts)).unwrap_or_default(),
-        workers: workers.into_values().collect(),
-    }
+fn ask_dpvs(root: &Root, notes: &mut Notes) -> Vec<DpvsWorker> {
+    notes.take("dpvs", "workers", dpip::read(root)).unwrap_or_default()
 }
 
-/// The ports of a process; the node is the kernel's, as DPDK reports node 0 for one that is unknown.
-fn ports(root: &Root, facts: &TelemetryFacts) -> Vec<PollingPort> {
-    let port = |port: &telemetry::TelemetryPort| {
-        let is_pci = is_pci_address(&port.name);
-        let node = is_pci.then(|| network_function(root, &port.name).ok()?.numa_node).flatten();
-        let [rx_packets, imissed, rx_nombuf] = port.counters;
-        PollingPort {
-            port: Some(port.id),
-            name: port.name.clone(),
-            node,
-            rx_queues: port.rx_queues,
-            tx_queues: port.tx_queues,
-            rx_packets,
-            imissed,
-            rx_nombuf,
+/// CPUs of isolated partitions: the kernel's list, or before 6.7 the partitions of the processes' own cgroups.
+fn isolated_by_cgroups(root: &Root, pids: &[u32]) -> Result<CpuSet, ReadError> {
+    match root.text(ISOLATED) {
+        Ok(list) => {
+            return CpuSet::from_list(list.trim())
+                .map_err(|error| ReadError::new(ISOLATED, &error.to_string()));
         }
-    };
-    facts.ports.iter().map(port).collect()
-}
-
-fn worker(
-    topology: &Topology,
-    lcore: u32,
-    tid: Option<u32>,
-    cpus: Option<CpuSet>,
-    role: PollingRole,
-) -> PollingWorker {
-    let of = |set: &CpuSet| {
-        let known = topology.cpus.iter().filter(|cpu| set.contains(cpu.cpu));
-        known.cloned().collect::<Vec<_>>()
-    };
-    let own = cpus.as_ref().map(of).unwrap_or_default();
-    let siblings: CpuSet = own.iter().flat_map(|cpu| cpu.siblings.iter()).collect();
-    let siblings = cpus.as_ref().map(|cpus| siblings.difference(cpus)).unwrap_or_default();
-    let nodes: Vec<Option<NodeId>> = own.iter().map(|cpu| cpu.node).collect();
-    let node = nodes.first().copied().flatten().filter(|_| nodes.windows(2).all(|w| w[0] == w[1]));
-    let (queues, busy_percent) = (BTreeMap::new(), None);
-    PollingWorker { lcore, tid, cpus, siblings, node, role, queues, busy_percent }
-}
-
-/// The threads of a process that poll, or that only DPDK has.
-fn threads(root: &Root, pid: u32) -> Vec<(u32, Polls)> {
-    let tasks = root.list(&format!("/proc/{pid}/task")).unwrap_or_default();
-    let tids =
-        tasks.into_iter().take(MAX_THREADS).filter_map(|entry| entry.name.parse::<u32>().ok());
-    tids.filter_map(|tid| {
-        let name = root.text(&format!("/proc/{pid}/task/{tid}/comm")).ok()?;
-        Some((tid, polls(&name)?))
-    })
-    .collect()
-}
-
-fn polls(name: &str) -> Option<Polls> {
-    let lcore = ["rte-worker-", "lcore-worker-", "lcore-slave-", "dpdk-worker"];
-    let id = lcore.iter().find_map(|prefix| name.strip_prefix(prefix)?.parse().ok());
-    let core = || name.strip_prefix("pmd-c")?.split('/').next()?.parse().ok();
-    let eal = ["eal-intr-thread", "dpdk-intr", "rte_mp_handle", "dpdk-mp-msg"];
-    id.map(Polls::Lcore)
-        .or_else(|| core().map(Polls::Pmd))
-        .or_else(|| eal.contains(&name).then_some(Polls::Eal))
+        Err(error) if !error.absent => return Err(error),
+        Err(_) => {}
+    }
+    let mut isolated = CpuSet::new();
+    for cgroup in pids.iter().filter_map(|pid| cgroup_of(root, *pid)) {
+        let mut path = cgroup.as_str();
+        while !path.is_empty() && path != "/" {
+            let folder = format!("/sys/fs/cgroup{path}");
+            let partition = root.text(&format!("{folder}/cpuset.cpus.partition"));
+            if partition.is_ok_and(|state| state.trim() == "isolated") {
+                let cpus = root.text(&format!("{folder}/cpuset.cpus.effective"))?;
+                let cpus = CpuSet::from_list(cpus.trim());
+                isolated = isolated.union(&cpus.unwrap_or_default());
+            }
+            path = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        }
+    }
+    Ok(isolated)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn threads_are_known_by_their_names() {
-        for (name, expected) in [
-            ("rte-worker-1", Some(Polls::Lcore(1))),
-            ("dpdk-worker12", Some(Polls::Lcore(12))),
-            ("lcore-worker-3", Some(Polls::Lcore(3))),
-            ("lcore-slave-3", Some(Polls::Lcore(3))),
-            ("pmd-c03/id:8", Some(Polls::Pmd(3))),
-            ("dpdk-intr", Some(Polls::Eal)),
-            ("kworker/0:1", None),
-            ("rte-worker-", None),
-        ] {
-            assert_eq!(polls(name), expected, "{name}");
-        }
-    }
+    use std::path::Path;
 
     #[test]
     fn a_process_without_a_socket_is_found_by_its_threads() {
@@ -278,5 +209,66 @@ mod tests {
         let [worker] = process.workers.as_slice() else { panic!("{process:?}") };
         assert_eq!((worker.lcore, worker.tid), (2, Some(72)));
         assert_eq!(worker.cpus, Some(CpuSet::from_list("2").unwrap()));
+    }
+
+    fn task(tree: &Path, tid: u32, name: &str, cpus: &str) {
+        let folder = tree.join(format!("proc/70/task/{tid}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("comm"), format!("{name}\n")).unwrap();
+        std::fs::write(folder.join("status"), format!("Cpus_allowed_list:\t{cpus}\n")).unwrap();
+    }
+
+    fn tree(open: &[(&str, &str)], huge: &str) -> Workers {
+        let dir = tempfile::tempdir().unwrap();
+        task(dir.path(), 70, "fastpath", "0-3");
+        task(dir.path(), 71, "poller", "2");
+        task(dir.path(), 72, "poller", "3");
+        let folder = dir.path().join("proc/70");
+        std::fs::create_dir_all(folder.join("fd")).unwrap();
+        std::fs::create_dir_all(dir.path().join("sys/module/rte_kni")).unwrap();
+        std::fs::write(folder.join("comm"), "fastpath\n").unwrap();
+        std::fs::write(folder.join("status"), format!("HugetlbPages:\t{huge} kB\n")).unwrap();
+        let maps = "7f2 default file=/x huge dirty=2 N1=2 kernelpagesize_kB=2048\n";
+        std::fs::write(folder.join("numa_maps"), maps).unwrap();
+        std::fs::write(folder.join("statm"), "9 1 1 1 0 1 0\n").unwrap();
+        for (fd, target) in open {
+            std::os::unix::fs::symlink(target, folder.join("fd").join(fd)).unwrap();
+        }
+        read(&Root::tree(dir.path()).unwrap())
+    }
+
+    #[test]
+    fn a_process_with_names_of_its_own_is_found_by_its_device_and_hugepages() {
+        let found = tree(&[("3", "/dev/uio0"), ("4", "/dev/kni")], "4096");
+        let [process] = found.processes.as_slice() else { panic!("{found:?}") };
+        let workers: Vec<_> = process.workers.iter().map(|w| (w.lcore, w.tid)).collect();
+        assert_eq!(workers, [(2, Some(71)), (3, Some(72))]);
+        assert_eq!(process.hugepages, Some([(nearpath_model::NodeId(1), 4 << 20)].into()));
+        assert_eq!((process.uses_kni, found.kni_module), (Some(true), Some(true)));
+        // A guest's devices are polled by nobody here; without hugepages or devices it is another program.
+        let guest = [("3", "/dev/vfio/7"), ("4", "anon_inode:kvm-vm")];
+        assert!(tree(&guest, "4096").processes.is_empty());
+        assert!(tree(&[("3", "/dev/uio0")], "0").processes.is_empty());
+        assert!(tree(&[("3", "/dev/null")], "4096").processes.is_empty());
+    }
+
+    #[test]
+    fn isolated_partitions_are_the_kernels_list_or_those_of_the_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = dir.path().join("sys/fs/cgroup/dp.slice/a");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::create_dir_all(dir.path().join("proc/70")).unwrap();
+        std::fs::write(dir.path().join("proc/70/cgroup"), "0::/dp.slice/a\n").unwrap();
+        let of = |path: &str, text: &str| {
+            std::fs::write(dir.path().join("sys/fs/cgroup").join(path), text).unwrap();
+            isolated_by_cgroups(&Root::tree(dir.path()).unwrap(), &[70])
+        };
+        assert_eq!(of("dp.slice/a/cpuset.cpus.effective", "4-5\n").unwrap(), CpuSet::new());
+        let partition = |state: &str| of("dp.slice/cpuset.cpus.partition", state);
+        of("dp.slice/cpuset.cpus.effective", "4-7\n").unwrap();
+        assert_eq!(partition("isolated invalid (x)\n").unwrap(), CpuSet::new());
+        assert_eq!(partition("isolated\n").unwrap().to_string(), "4-7");
+        assert_eq!(of("cpuset.cpus.isolated", "8-9\n").unwrap().to_string(), "8-9");
+        assert!(of("cpuset.cpus.isolated", "all\n").is_err());
     }
 }

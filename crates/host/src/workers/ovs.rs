@@ -9,7 +9,7 @@
 
 use super::rpc;
 use crate::ReadError;
-use nearpath_model::NodeId;
+use nearpath_model::{NodeId, WorkerCounts};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -43,6 +43,9 @@ pub struct OvsPmd {
     pub queues: BTreeMap<String, Vec<u32>>,
     /// Share of cycles spent on packets, in percent.
     pub busy_percent: Option<f64>,
+    /// Totals; an iteration polls all queues of the thread.
+    #[serde(default)]
+    pub counts: WorkerCounts,
 }
 
 /// Asks the process behind a control socket.
@@ -56,9 +59,17 @@ pub fn ask(path: &str) -> Result<OvsFacts, ReadError> {
     let mut call = |method: &str| text(&mut stream, method, until).map_err(|e| error(&e));
     let text = call("dpif-netdev/pmd-rxq-show")?;
     let mut pmds = parse_queues(&text);
-    let busy = parse_busy(&call("dpif-netdev/pmd-stats-show").unwrap_or_default());
+    let stats = call("dpif-netdev/pmd-stats-show").unwrap_or_default();
+    let busy = parse_busy(&stats);
+    let mut counts = parse_counts(&stats);
+    // Absent before 2.10. Of the thread's own clock are the cycles, of this command its iterations.
+    for (core, iterations) in parse_counts(&call("dpif-netdev/pmd-perf-show").unwrap_or_default()) {
+        let of = counts.entry(core).or_default();
+        (of.polls, of.empty_polls) = (iterations.polls, iterations.empty_polls);
+    }
     for pmd in &mut pmds {
         pmd.busy_percent = busy.get(&pmd.core).copied();
+        pmd.counts = counts.remove(&pmd.core).unwrap_or_default();
     }
     let version = call("version").ok();
     let version = version.and_then(|text| Some(text.lines().next()?.chars().take(80).collect()));
@@ -124,6 +135,45 @@ pub fn parse_busy(text: &str) -> BTreeMap<u32, f64> {
     busy
 }
 
+/// Parses `pmd-stats-show` and `pmd-perf-show`: totals by core.
+///
+/// ```text
+///   packets received: 7                                 Iterations:                38282  (7.45 us/it)
+///   idle cycles: 2795885118 (99.00%)                    - idle iterations:         38282  (100.0 % of used cycles)
+///   processing cycles: 7 (1.00%)                        Rx packets:                    7
+/// ```
+pub fn parse_counts(text: &str) -> BTreeMap<u32, WorkerCounts> {
+    let mut counts: BTreeMap<u32, WorkerCounts> = BTreeMap::new();
+    let mut core = None;
+    for line in text.lines() {
+        if line.contains("thread") {
+            core = pmd_line(line).map(|(core, _)| core);
+        }
+        let Some((what, rest)) = line.trim().trim_start_matches("- ").split_once(':') else {
+            continue;
+        };
+        let number = rest.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+        let (Some(core), Some(number)) = (core, number) else { continue };
+        if counts.len() >= MAX && !counts.contains_key(&core) {
+            break;
+        }
+        let of = counts.entry(core).or_default();
+        match what {
+            "packets received" => of.packets = Some(number),
+            "Iterations" => of.polls = Some(number),
+            "idle iterations" => of.empty_polls = Some(number),
+            "processing cycles" => {
+                of.busy_cycles = Some(number);
+                of.total_cycles = of.total_cycles.and_then(|idle| idle.checked_add(number));
+            }
+            // Comes before the cycles of processing.
+            "idle cycles" => of.total_cycles = Some(number),
+            _ => (),
+        }
+    }
+    counts
+}
+
 /// The core and the node in `pmd thread numa_id 0 core_id 3:`.
 fn pmd_line(line: &str) -> Option<(u32, Option<NodeId>)> {
     let rest = line.trim().strip_prefix("pmd thread numa_id ")?;
@@ -160,6 +210,12 @@ pmd thread numa_id 1 core_id 4:
         let text = "pmd thread numa_id 0 core_id 0:\n  idle cycles: 90 (90.00%)\n  processing cycles: 10 (10.00%)\n\
                     main thread:\n  processing cycles: 5 (50.00%)\n";
         assert_eq!(parse_busy(text), BTreeMap::from([(0, 10.0)]));
+        let of = |text: &str| parse_counts(text).remove(&0).unwrap_or_default();
+        assert_eq!((of(text).busy_cycles, of(text).total_cycles), (Some(10), Some(100)));
+        let text = "Time: 03:32\npmd thread numa_id 0 core_id 0:\n\n  Iterations:   38282  (75.45 us/it)\n\
+                    \x20 - idle iterations:  38200  (100.0 % of used cycles)\n  Rx packets:   7\n";
+        assert_eq!((of(text).polls, of(text).empty_polls), (Some(38_282), Some(38_200)));
+        assert!(parse_counts("  Iterations: 7\n").is_empty(), "of no thread");
         assert!(parse_queues("").is_empty() && parse_busy("processing cycles: x (y%)").is_empty());
     }
 

@@ -49,6 +49,9 @@ pub struct OvsInterface {
     pub status: BTreeMap<String, String>,
     /// Why it does not work.
     pub error: Option<String>,
+    /// Its counters: `rx_packets`, `rx_q0_packets`, `rx_missed_errors`.
+    #[serde(default)]
+    pub statistics: BTreeMap<String, u64>,
 }
 
 impl OvsInterface {
@@ -73,7 +76,7 @@ pub fn ask(path: &str) -> Result<OvsDatabase, ReadError> {
         select("Open_vSwitch", &["_uuid", "other_config", "dpdk_initialized"]),
         select(
             "Interface",
-            &["_uuid", "name", "type", "options", "other_config", "status", "error"],
+            &["_uuid", "name", "type", "options", "other_config", "status", "error", "statistics"],
         ),
     ];
     let results = transact(path, operations, TIME)?;
@@ -123,6 +126,7 @@ pub fn parse(results: &[Value]) -> Option<OvsDatabase> {
             other_config: map(row.get("other_config")?),
             status: map(row.get("status")?),
             error: text("error").map(str::to_owned),
+            statistics: row.get("statistics").map(counters).unwrap_or_default(),
         };
         Some((text("name")?.to_owned(), interface))
     };
@@ -145,6 +149,16 @@ pub fn map(value: &Value) -> BTreeMap<String, String> {
     let pair =
         |pair: &Value| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_str()?.to_owned()));
     pairs.iter().filter_map(pair).collect()
+}
+
+/// Maximum number of counters of an interface.
+const MAX_COUNTERS: usize = 4096;
+
+/// A map of counters: `["map", [["rx_packets", 7], …]]`.
+fn counters(value: &Value) -> BTreeMap<String, u64> {
+    let pairs = value.get(1).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let pair = |pair: &Value| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.as_u64()?));
+    pairs.iter().take(MAX_COUNTERS).filter_map(pair).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! process cut at its own limit (16 KiB) is no JSON, and so unknown.
 
 use crate::ReadError;
-use nearpath_model::{CpuSet, NodeId};
+use nearpath_model::{CpuSet, NodeId, PollingPool};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
     send, socket_with, sockopt,
@@ -43,6 +43,9 @@ pub struct TelemetryFacts {
     pub ports: Vec<TelemetryPort>,
     /// Bytes of the heaps by node.
     pub heaps: BTreeMap<NodeId, u64>,
+    /// Pools, from DPDK 22.03 on.
+    #[serde(default)]
+    pub pools: Vec<PollingPool>,
     /// Requests without a usable answer, with the reason.
     pub failed: Vec<(String, String)>,
 }
@@ -54,6 +57,9 @@ pub struct TelemetryLcore {
     pub id: u32,
     /// Its CPUs.
     pub cpus: CpuSet,
+    /// Its node as DPDK has it.
+    #[serde(default)]
+    pub node: Option<NodeId>,
     /// Busy and total cycles, if the application counts them.
     pub cycles: Option<(u64, u64)>,
 }
@@ -71,6 +77,9 @@ pub struct TelemetryPort {
     pub tx_queues: Option<u32>,
     /// `ipackets`, `imissed`, `rx_nombuf`.
     pub counters: [Option<u64>; 3],
+    /// Packets by receive queue.
+    #[serde(default)]
+    pub queue_packets: Vec<u64>,
 }
 
 /// Asks the process behind a socket.
@@ -97,15 +106,23 @@ pub fn ask(path: &str) -> Result<TelemetryFacts, ReadError> {
         let has_queues = [queues("nb_rx_queues"), queues("nb_tx_queues")] != [Some(0), Some(0)];
         let stats = has_queues.then(|| get(format!("/ethdev/stats,{id}"))).flatten();
         let stats = stats.unwrap_or_default();
-        let name: String =
-            info.get("name").and_then(Value::as_str).unwrap_or_default().chars().take(64).collect();
         let counter = |key: &str| stats.get(key)?.as_u64();
+        let rx_queues = queues("nb_rx_queues");
+        let count = usize::try_from(rx_queues.unwrap_or(0)).unwrap_or(usize::MAX);
+        // The statistics have 16 queues (RTE_ETHDEV_QUEUE_STAT_CNTRS), the extended ones all.
+        let queue_packets = if count > QUEUES_IN_STATS {
+            let xstats = get(format!("/ethdev/xstats,{id}")).unwrap_or_default();
+            packets_in_xstats(&xstats, count)
+        } else {
+            packets_in_stats(&stats, count)
+        };
         facts.ports.push(TelemetryPort {
             id,
-            name,
-            rx_queues: queues("nb_rx_queues"),
+            name: name_in(&info, "name"),
+            rx_queues,
             tx_queues: queues("nb_tx_queues"),
             counters: [counter("ipackets"), counter("imissed"), counter("rx_nombuf")],
+            queue_packets,
         });
     }
     // Absent before DPDK 23.03: null.
@@ -116,6 +133,7 @@ pub fn ask(path: &str) -> Result<TelemetryFacts, ReadError> {
         facts.lcores.push(TelemetryLcore {
             id,
             cpus: cpus.into_iter().map(nearpath_model::CpuId).collect(),
+            node: node_in(&info, "socket"),
             cycles: cycles("busy_cycles").zip(cycles("total_cycles")),
         });
     }
@@ -128,9 +146,60 @@ pub fn ask(path: &str) -> Result<TelemetryFacts, ReadError> {
             facts.heaps.insert(NodeId(node), size);
         }
     }
+    // Absent before DPDK 22.03.
+    let names = get("/mempool/list".to_owned()).as_ref().map(strings).unwrap_or_default();
+    for name in names.iter().filter(|name| is_name(name)).take(MAX) {
+        let info = get(format!("/mempool/info,{name}"));
+        facts.pools.extend(info.as_ref().and_then(pool));
+    }
     failed.truncate(MAX);
     facts.failed = failed;
     Ok(facts)
+}
+
+/// Queues in `/ethdev/stats`.
+const QUEUES_IN_STATS: usize = 16;
+/// Maximum number of queues of a port: `RTE_MAX_QUEUES_PER_PORT`.
+const MAX_QUEUES: usize = 1024;
+
+fn name_in(value: &Value, key: &str) -> String {
+    value.get(key).and_then(Value::as_str).unwrap_or_default().chars().take(64).collect()
+}
+
+/// A node, which DPDK reports as -1 if it is any.
+fn node_in(value: &Value, key: &str) -> Option<NodeId> {
+    value.get(key)?.as_u64()?.try_into().ok().map(NodeId)
+}
+
+/// Whether a name may be part of a request: no comma, which ends it.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.len() < 64 && name.bytes().all(|b| b.is_ascii_graphic() && b != b',')
+}
+
+/// The pool in the answer to `/mempool/info`.
+fn pool(info: &Value) -> Option<PollingPool> {
+    let count = |key: &str| info.get(key)?.as_u64();
+    let bytes = ["header_size", "elt_size", "trailer_size"].map(count);
+    let bytes = bytes.into_iter().try_fold(0u64, |sum, bytes| sum.checked_add(bytes?));
+    Some(PollingPool {
+        name: Some(name_in(info, "name")).filter(|name| !name.is_empty())?,
+        node: node_in(info, "socket_id"),
+        elements: count("size"),
+        element_bytes: bytes,
+    })
+}
+
+/// `q_ipackets` of as many queues.
+fn packets_in_stats(stats: &Value, queues: usize) -> Vec<u64> {
+    let list = stats.get("q_ipackets").and_then(Value::as_array);
+    let list = list.map(Vec::as_slice).unwrap_or_default();
+    list.iter().take(queues).filter_map(Value::as_u64).collect()
+}
+
+/// `rx_q17_packets` of as many queues; none unless all are there.
+fn packets_in_xstats(xstats: &Value, queues: usize) -> Vec<u64> {
+    let of = |queue: usize| xstats.get(format!("rx_q{queue}_packets"))?.as_u64();
+    (0..queues.min(MAX_QUEUES)).map(of).collect::<Option<_>>().unwrap_or_default()
 }
 
 struct Client {
@@ -372,10 +441,16 @@ mod tests {
                     "/ethdev/info,0" => {
                         r#"{"name":"0000:5e:00.0","nb_rx_queues":4,"nb_tx_queues":2,"numa_node":0}"#
                     }
-                    "/ethdev/stats,0" => r#"{"ipackets":31020256,"imissed":7,"rx_nombuf":0}"#,
+                    "/ethdev/stats,0" => {
+                        r#"{"ipackets":31020256,"imissed":7,"rx_nombuf":0,"q_ipackets":[5,6,7,8,0,0]}"#
+                    }
                     "/eal/lcore/list" => "[1]",
                     "/eal/lcore/info,1" => {
                         r#"{"lcore_id":1,"cpuset":[3,4],"busy_cycles":25,"total_cycles":100}"#
+                    }
+                    "/mempool/list" => r#"["mb_pool_0","a,b"]"#,
+                    "/mempool/info,mb_pool_0" => {
+                        r#"{"name":"mb_pool_0","size":4096,"socket_id":1,"header_size":64,"elt_size":2304,"trailer_size":0}"#
                     }
                     "/eal/heap_info,0" => r#"{"Name":"socket_1","Heap_size":268435456}"#,
                     _ => "null",
@@ -393,6 +468,10 @@ mod tests {
             ("0000:5e:00.0", Some(4), Some(2))
         );
         assert_eq!(port.counters, [Some(31_020_256), Some(7), Some(0)]);
+        assert_eq!(port.queue_packets, [5, 6, 7, 8]);
+        let [pool] = facts.pools.as_slice() else { panic!("{facts:?}") };
+        assert_eq!((pool.node, pool.elements), (Some(NodeId(1)), Some(4096)));
+        assert_eq!(pool.element_bytes, Some(2368));
         assert_eq!(
             (facts.lcores[0].cpus.to_string(), facts.lcores[0].cycles),
             ("3-4".to_owned(), Some((25, 100)))

@@ -6,7 +6,7 @@
 
 mod links;
 mod probes;
-mod readings;
+pub(crate) mod readings;
 mod rows;
 mod tally;
 mod times;

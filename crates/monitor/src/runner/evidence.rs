@@ -150,6 +150,8 @@ impl Window {
             accepts: self.accepts.as_ref(),
             tcp: self.tcp.as_ref(),
             memory: self.memory.as_ref(),
+            // The monitor does not watch threads that poll.
+            workers: None,
         }
     }
 }

@@ -19,6 +19,7 @@ use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::memory::{self, Memory};
 use nearpath_instruments::stages::{Options, Stages, zoom};
+use nearpath_instruments::workers::{self, Workers};
 use nearpath_model::{Detail, Diagnosis, Host, Protocol, Severity};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,10 +60,10 @@ pub struct Diagnose {
     /// What to measure: packet latency, packet CPUs, CPUs of accepted connections, TCP connections. Each
     /// adds overhead
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
-    #[arg(default_values = ["stages", "locality", "accepts", "tcp", "memory"])]
+    #[arg(default_values = ["stages", "locality", "accepts", "tcp", "memory", "workers"])]
     measure: Vec<What>,
-    /// Do not measure; read the --json output of 'measure stages', 'locality', 'accepts', 'tcp' or 'memory' from
-    /// these files
+    /// Do not measure; read the --json output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory' or
+    /// 'workers' from these files
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
     /// Exit with status 2 if any finding is critical, 1 if the worst is a warning, 0 if there is neither, 3 on an
@@ -86,6 +87,7 @@ enum What {
     Accepts,
     Tcp,
     Memory,
+    Workers,
 }
 
 impl Diagnose {
@@ -131,7 +133,8 @@ impl Diagnose {
             return Err(Failure::Usage(message.to_owned()));
         }
         let mut measured = evidence::read(&self.evidence)?;
-        let (host, memory) = self.source.read(all_facts)?;
+        let (host, memory, workers) = self.source.read(all_facts)?;
+        measured.workers = measured.workers.or(Some(Ok(workers)));
         if measured.memory.is_none() && has_nodes(&host) {
             measured.memory = memory.map(Ok);
         }
@@ -256,6 +259,10 @@ impl Diagnose {
             let btf_file = self.timing.time.btf.clone();
             Memory::new(root, reader, memory::Options { each_interval: false, btf_file })
         });
-        Ok(Together::new(stages, locality, accepts, tcp, memory))
+        let workers = wants(What::Workers).then(|| {
+            let btf_file = self.timing.time.btf.clone();
+            Workers::new(root, topology, workers::Options { btf_file })
+        });
+        Ok(Together::new(stages, locality, accepts, tcp, memory, workers))
     }
 }

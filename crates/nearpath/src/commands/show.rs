@@ -1,15 +1,19 @@
 //! `nearpath show`: a host's configuration as text, JSON or a picture.
 
 use crate::failure::{Failure, say};
+use crate::interrupt::Interrupt;
 use crate::output;
 use crate::process_selection::ProcessSelection;
+use crate::session::{Time, duration};
 use crate::source::Source;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use nearpath_host::{MemoryReader, Wanted};
+use nearpath_host::{MemoryReader, Root, Wanted};
+use nearpath_instruments::workers::{self, Workers};
 use nearpath_model::Host;
 use nearpath_views::{json, svg, text};
 use std::path::PathBuf;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 EXAMPLES
@@ -19,6 +23,7 @@ EXAMPLES
   nearpath show memory --unit redis       on which nodes a unit's memory is, and where it ran
   nearpath show devices -v                every network function, also those that DPDK drives
   nearpath show workers                   threads of DPDK and Open vSwitch that poll
+  nearpath show workers --interval 2s     also how busy they are, what NICs miss, who else ran
   nearpath show vms                       virtual machines: threads, taps, where they may run
   nearpath show nics --netns blue         the interfaces of another namespace
   nearpath show --root tree/              another host, from a copy of its sys and proc
@@ -48,6 +53,9 @@ pub struct Show {
     /// ids, interrupts and device files
     #[arg(short, long, conflicts_with = "json")]
     verbose: bool,
+    /// With 'workers': also rates and shares over this time, and the tasks that ran on the workers' CPUs
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    interval: Option<Duration>,
     #[command(flatten)]
     selection: ProcessSelection,
     #[command(flatten)]
@@ -86,6 +94,9 @@ impl Show {
         if self.layout && self.subject != Subject::Cpus {
             return Err(Failure::Usage("--layout is an option of 'show cpus'".to_owned()));
         }
+        if self.interval.is_some() && self.subject != Subject::Workers {
+            return Err(Failure::Usage("--interval is an option of 'show workers'".to_owned()));
+        }
         if self.subject == Subject::Memory {
             return self.memory();
         }
@@ -101,7 +112,7 @@ impl Show {
             if self.svg.is_some() {
                 return Err(Failure::Usage("--svg draws no workers".to_owned()));
             }
-            let workers = self.source.read(|root| Ok(nearpath_host::workers::read(root)))?;
+            let workers = self.workers()?;
             return if self.json {
                 output::json(&workers)
             } else {
@@ -128,6 +139,23 @@ impl Show {
             (false, None) => output::text(&self.text(&host)),
             (false, Some(_)) => Ok(()),
         }
+    }
+
+    fn workers(&self) -> Result<nearpath_model::Workers, Failure> {
+        let Some(duration) = self.interval else {
+            return Ok(self.source.read(|root| Ok(nearpath_host::workers::read(root)))?);
+        };
+        if !self.source.is_live() {
+            let which = "--interval measures this host: it does not apply to --root and --snapshot";
+            return Err(Failure::Usage(which.to_owned()));
+        }
+        let interrupt = Interrupt::listen()?;
+        let root = Root::live();
+        let host =
+            nearpath_host::read(&root, &Wanted::default()).context("cannot read the host")?;
+        let mut workers = Workers::new(&root, &host.topology, workers::Options::default());
+        let time = Time { duration, interval: Some(duration), btf: None };
+        Ok(time.measure(&mut workers, &interrupt, |_| String::new())?)
     }
 
     fn memory(&self) -> Result<(), Failure> {

@@ -44,6 +44,7 @@ mod units;
 mod unknown;
 mod verdict;
 mod vms;
+mod worker_activity;
 mod workers;
 
 pub use accepts::accepts;
@@ -80,6 +81,7 @@ pub use units::{bytes, latency, printable};
 pub use unknown::unknown;
 pub use verdict::{SCREEN_LINES, verdict};
 pub use vms::vms;
+pub use worker_activity::worker_activity;
 pub use workers::workers;
 
 /// Adds a line; writing to a `String` cannot fail.

@@ -7,6 +7,7 @@ mod locality;
 mod memory;
 mod stages;
 mod tcp;
+mod workers;
 
 use crate::failure::Failure;
 use accepts::AcceptsArguments;
@@ -17,6 +18,7 @@ use locality::LocalityArguments;
 use memory::MemoryArguments;
 use stages::StagesArguments;
 use tcp::TcpArguments;
+use workers::WorkersArguments;
 
 /// Arguments of `measure`.
 #[derive(Debug, Args)]
@@ -41,6 +43,8 @@ enum Instruments {
     Tcp(TcpArguments),
     /// Measure where the memory of processes is, where they run, and which pages are moved
     Memory(MemoryArguments),
+    /// Measure what workers of DPDK and Open vSwitch do, and who disturbs them
+    Workers(WorkersArguments),
 }
 
 impl Measure {
@@ -53,6 +57,7 @@ impl Measure {
             Instruments::Drops(drops) => drops.run(),
             Instruments::Tcp(tcp) => tcp.run(),
             Instruments::Memory(memory) => memory.run(),
+            Instruments::Workers(workers) => workers.run(),
         }
     }
 }
