@@ -113,3 +113,48 @@ def test_a_pmd_of_open_vswitch_on_the_wrong_node_is_found_and_moved(host: Host) 
     host.check("nearpath tune rollback")
     now = host.check("ovs-vsctl get Open_vSwitch . other_config && ovs-vsctl get Interface dpdk0 other_config")
     assert now == before
+
+
+@lab(
+    kernels=("6.12",),
+    topology=dpdk.TWO_NODES,
+    nics=(Nic("igb", node=0), Nic("igb", node=1), Nic("vmxnet3", node=1)),
+    variant="dpdk",
+    iommu=True,
+)
+def test_a_plan_takes_workers_away_from_a_task_that_disturbs_them(host: Host) -> None:
+    """A task is bound to the CPU on which EAL would put the worker. Probes go through testpmd all along."""
+    dpdk.reserve_hugepages(host)
+    devices = [dpdk.pci_address(host, nic) for nic in ("nic1", "nic2")]
+    dpdk.bind(host, devices)
+    wires = (("red", "west", "10.98.7.1"), ("blue", "east", "10.98.7.2"))
+    for name, port, address in wires:
+        host.check(
+            f"ip netns add {name} && ip link add dev end netns {name} type veth peer name {port}"
+            f" && ip -n {name} address add {address}/24 dev end"
+            f" && ip -n {name} link set end up && ip link set {port} up"
+            f" && ip netns exec {name} ethtool -K end tx off rx off"
+        )
+    host.start("ip netns exec blue nearpath bench reflect --bind 10.98.7.2 >/dev/null 2>&1")
+    host.start(f"taskset -c {FAR} sh -c 'while :; do :; done' >/dev/null 2>&1")
+    ports = " ".join(f"-a {device}" for device in devices)
+    wires_of = "--vdev=net_af_packet0,iface=west --vdev=net_af_packet1,iface=east"
+    options = "--auto-start --stats-period 1000 --total-num-mbufs=8192"
+    said = host.check(
+        "nearpath bench scenarios --dpdk --address 10.98.7.2 --from red --cycles 1 --block 3s --warm-up 1s --rate 50"
+        f" --nic {devices[1]} --json -- dpdk-testpmd {ports} {wires_of} --socket-mem 0,192 -- {options}",
+        timeout_s=400,
+    )
+    report = json.loads(said)
+    near = dpdk.TWO_NODES.cpus_of(1)
+    assert report["lcores_without_plan"] == f"0@0,1@{FAR}"
+    assert report["lcores_with_plan"] == f"0@{near[0]},1@{near[1]}"
+    without, with_plan = report["scenarios"]
+    assert without["count"] > 0 and with_plan["count"] > 0, report
+    # Only vmxnet3 counts them, and it is idle.
+    assert (without["imissed"], with_plan["imissed"]) == (0, 0), report
+    ((disturbed,), (spared,)) = without["workers"], with_plan["workers"]
+    assert (disturbed["cpus"], spared["cpus"]) == (str(FAR), str(near[1]))
+    # The task takes half of the CPU.
+    assert disturbed["waited_percent"] > 25 > spared["waited_percent"], report
+    assert disturbed["involuntary_switches_per_s"] > 2 * spared["involuntary_switches_per_s"], report

@@ -43,9 +43,7 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DpdkError {
     /// A master and a worker need a core each.
-    #[error(
-        "too few cores: a master and the workers need one each beside the first, and {online} CPUs are online"
-    )]
+    #[error("too few cores: a master and a worker need one each, and {online} CPUs are online")]
     TooFewCores {
         /// CPUs online.
         online: usize,

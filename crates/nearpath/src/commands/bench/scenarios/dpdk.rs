@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PLACING: [&str; 9] =
     ["-l", "-c", "-s", "-S", "--lcores", "--main-lcore", "--master-lcore", "--coremap", "--lcore"];
 
+/// Instead of the address of a NIC.
+const NO_NIC: &str = "no NIC";
+
 /// Lcores of the two scenarios.
 struct Lcores {
     without: String,
@@ -127,7 +130,7 @@ impl Scenarios {
         let mut notes = Vec::new();
         if nics.is_empty() {
             notes.push("without --nic the plan has no node to place workers on".to_owned());
-            let address = "none".to_owned();
+            let address = NO_NIC.to_owned();
             nics.push(DpdkNic { address, driver: None, node: None, vectors: Some(65) });
         }
         let request = Request {
@@ -138,7 +141,7 @@ impl Scenarios {
             kni: false,
         };
         let plan = plan(&host.topology, &request)?;
-        notes.extend(plan.notes.iter().cloned());
+        notes.extend(plan.notes.iter().filter(|note| !note.starts_with(NO_NIC)).cloned());
         let list = |cpus: &mut dyn Iterator<Item = u32>| {
             let pairs = (0u32..).zip(cpus).map(|(lcore, cpu)| format!("{lcore}@{cpu}"));
             pairs.collect::<Vec<_>>().join(",")
