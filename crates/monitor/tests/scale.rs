@@ -94,7 +94,6 @@ fn a_huge_host_is_scraped_within_its_limits() {
             began.elapsed()
         });
         let fastest = times.min().unwrap();
-        println!("{format:?}: {fastest:?} for {} series", snapshot.len());
         // Unoptimised protobuf takes some fifty times as long.
         let limit = Duration::from_millis(if cfg!(debug_assertions) { 1_000 } else { 100 });
         assert!(fastest < limit, "{format:?} {fastest:?}");
