@@ -48,7 +48,6 @@ fn with_daemon(listen: SocketAddr, test: impl FnOnce(SocketAddr)) {
                 ends.load(Ordering::Relaxed)
             };
             let say = |text: &str| {
-                eprintln!("daemon: {text}");
                 let address = text.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
                 if let Some((address, _)) = address {
                     tell.lock().unwrap().send(address.parse().unwrap()).unwrap();
