@@ -137,6 +137,21 @@ fn interpolated_with(
     Some(f64::exp2(lower + (upper - lower) * within))
 }
 
+/// How many samples are above a limit in nanoseconds; those in its bucket by where it lies on a logarithmic scale.
+pub fn count_above(buckets: &[(usize, u64)], limit_ns: f64) -> f64 {
+    let above = |&(bucket, count): &(usize, u64)| {
+        let (lower, upper) = bounds(bucket);
+        let share = match limit_ns {
+            limit if limit <= lower => 1.0,
+            limit if limit >= upper => 0.0,
+            limit if lower <= 0.0 => 1.0 - limit / upper,
+            limit => (upper / limit).ln() / (upper / lower).ln(),
+        };
+        count as f64 * share
+    };
+    buckets.iter().map(above).sum()
+}
+
 fn count(buckets: &[(usize, u64)]) -> f64 {
     buckets.iter().fold(0u64, |sum, &(_, n)| sum.saturating_add(n)) as f64
 }

@@ -279,6 +279,24 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The ids of changes in groups that are tried together, in the order of [`Plan::by_effect`]: changes of a kind that
+    /// belong to one interface, process or cgroup, like all interrupts of a NIC.
+    pub fn groups(&self) -> Vec<Vec<String>> {
+        let mut groups: Vec<((&str, String), Vec<String>)> = Vec::new();
+        for id in self.by_effect() {
+            let Some(change) = self.changes.iter().find(|change| change.id == id) else { continue };
+            let key = (change.kind(), change.target.owner());
+            let key = if key.1.is_empty() { (key.0, id.clone()) } else { key };
+            match groups.iter_mut().find(|(other, _)| *other == key) {
+                Some((_, ids)) => ids.push(id),
+                None => groups.push((key, vec![id])),
+            }
+        }
+        groups.into_iter().map(|(_, ids)| ids).collect()
+    }
+}
+
 impl PlannedChange {
     /// The kind of setting: `irq_affinity`, `rps_cpus`, `sysctl`, `thread_affinity`, `unit_drop_in`,
     /// `kernel_command_line`.
@@ -421,6 +439,44 @@ mod tests {
             change.predicted = Some(effect);
         }
         assert_eq!(plan.by_effect(), ["thread", "irq", "rps", "xps"]);
+    }
+
+    #[test]
+    fn changes_of_a_kind_are_one_group() {
+        let mut plan = plan();
+        let irq = |id: &str, number: u32, nic: &str| {
+            let mut change = planned(id, &format!("/proc/irq/{number}/smp_affinity_list"));
+            let Target::File(file) = &mut change.target else { panic!() };
+            file.interrupt = Some(NicIrq { nic: nic.to_owned(), name: format!("{nic}-{number}") });
+            change
+        };
+        plan.changes = vec![
+            irq("irq-40", 40, "eth0"),
+            irq("irq-50", 50, "eth1"),
+            planned("rps-0", "/sys/class/net/eth0/queues/rx-0/rps_cpus"),
+            irq("irq-41", 41, "eth0"),
+            planned("busy_poll", "/proc/sys/net/core/busy_poll"),
+            planned("rps-1", "/sys/class/net/eth0/queues/rx-1/rps_cpus"),
+            planned("busy_read", "/proc/sys/net/core/busy_read"),
+            planned("thread-8", "affinity pid 7 tid 8 start 99"),
+            planned("thread-9", "affinity pid 7 tid 9 start 99"),
+            planned("rings", "ethtool eth0 rings"),
+        ];
+        assert_eq!(
+            plan.groups(),
+            [
+                vec!["irq-40", "irq-41"],
+                vec!["irq-50"],
+                vec!["rps-0", "rps-1"],
+                vec!["busy_poll"],
+                vec!["busy_read"],
+                vec!["thread-8", "thread-9"],
+                vec!["rings"],
+            ]
+        );
+        let disrupts: Vec<bool> =
+            plan.changes.iter().map(|change| change.target.disrupts().is_some()).collect();
+        assert_eq!(disrupts.iter().position(|disrupts| *disrupts), Some(9));
     }
 
     #[test]

@@ -207,6 +207,65 @@ fn probes_and_bytes_are_metrics_too() {
     assert!((0.001..0.02).contains(&gbps), "{report}");
 }
 
+/// The threads of this process whose names begin so.
+fn threads_named(name: &str) -> Vec<u32> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let tids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
+    let is_named = |tid: &u32| {
+        let comm = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
+        comm.is_ok_and(|comm| comm.starts_with(name))
+    };
+    tids.filter(is_named).collect()
+}
+
+/// Takes CPU 0 from all but real-time threads while one of these threads may only run there.
+fn hog(readers: &[u32], ended: &Receiver<()>) {
+    let cpu = CpuSet::from_list("0").unwrap();
+    nearpath_trial::affinity::pin(&cpu).unwrap();
+    let priority = libc::sched_param { sched_priority: 10 };
+    // SAFETY: the structure outlives the call.
+    assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) }, 0);
+    while ended.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
+        while readers.iter().any(|tid| cpus_of(*tid).as_deref() == Some("0")) {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[test]
+fn a_harmful_plan_stops_within_three_blocks_and_leaves_the_host_as_it_was() {
+    let Some(scene) = Scene::new() else { return };
+    let readers = threads_named("server-udp");
+    let [reader, ..] = readers[..] else { panic!("no reader: {readers:?}") };
+    let before = cpus_of(reader).unwrap();
+    let (end, ended) = channel::<()>();
+    let of_hog = readers.clone();
+    let hogging = thread::spawn(move || hog(&of_hog, &ended));
+    // Onto a CPU where it gets no time.
+    let change = |&tid: &u32| {
+        let thread = find_thread(&Root::live(), std::process::id(), tid).unwrap();
+        json!({
+            "id": format!("thread-{tid}"), "kind": "thread_affinity", "target": thread.to_string(),
+            "before": before, "after": "0", "why": "a test", "finding": null, "persist": [],
+            "reboot": false, "optional": false,
+        })
+    };
+    let changes: Vec<Value> = readers.iter().map(change).collect();
+    let report = with_blocks_long_enough(|block| {
+        let args = ["--cycles", "12", "--block", block, "--metric", "mean"];
+        let output = scene.trial_with(changes.clone(), &args).wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(document(&output)) } else { Err(said) }
+    });
+    drop(end);
+    hogging.join().unwrap();
+    assert_eq!((&report["verdict"], &report["kept"]), (&json!("worse"), &json!(false)), "{report}");
+    let blocks = report["stopped"]["blocks_with"].as_u64().unwrap();
+    assert!((1..=3).contains(&blocks), "{report}");
+    assert!(readers.iter().all(|tid| cpus_of(*tid).as_deref() == Some(before.as_str())));
+    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+}
+
 #[test]
 fn without_its_load_a_trial_ends() {
     if !require_program("iperf3") {
@@ -251,6 +310,8 @@ fn each_continues_after_a_change_that_fails() {
     let trials = report["trials"].as_array().unwrap();
     assert_eq!(trials.len(), 1, "{report}");
     assert_eq!(trials[0]["changes"], json!(["rps"]));
+    // One trial needs no correction.
+    assert_eq!(trials[0]["p_adjusted"], trials[0]["p_value"], "{report}");
 }
 
 #[test]

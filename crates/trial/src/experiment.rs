@@ -1,7 +1,17 @@
 //! The order of a trial. Input: a host that can be switched between two states and measured. Output: cycles of
-//! blocks A B B A.
+//! blocks A B B A or B A A B, or the harm that stopped it.
+//!
+//! Which of the two orders a cycle has is random, so that nothing periodic on the host can be in step with it. One
+//! cycle in three is a placebo: the change is undone again where it would be made. The first cycle is one, too: what
+//! the host is like without the change is known before the change is made.
 
-use nearpath_model::{Block, Cycle};
+use crate::comparison::{CYCLES_MIN, HarmWatch, needs_longer_blocks};
+use nearpath_model::{Block, Cycle, Harm};
+
+/// Placebo cycles: one for so many with the change.
+const PLACEBO_EVERY: usize = 2;
+/// How often blocks may be lengthened.
+const LENGTHENED_MAX: u32 = 2;
 
 /// A host without and with a change.
 pub trait Experiment {
@@ -14,52 +24,200 @@ pub trait Experiment {
     /// It cannot be switched.
     fn set(&mut self, with: bool) -> Result<(), Self::Error>;
 
-    /// Measures one block.
+    /// Makes and undoes the change, which is off, and waits as after a switch.
+    ///
+    /// # Errors
+    /// It cannot be switched.
+    fn placebo(&mut self) -> Result<(), Self::Error>;
+
+    /// Measures one block. `Err` in the result is harm seen meanwhile.
     ///
     /// # Errors
     /// It cannot be measured.
-    fn block(&mut self) -> Result<Block, Self::Error>;
+    fn block(&mut self) -> Result<Result<Block, String>, Self::Error>;
+
+    /// Doubles the duration of blocks from now on.
+    fn lengthen(&mut self);
 }
 
-/// Runs this many cycles and leaves the change off; `each` receives the number of completed blocks.
+/// The order of one cycle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    /// Whether the change is undone again instead of made.
+    pub placebo: bool,
+    /// B A A B instead of A B B A.
+    pub with_first: bool,
+}
+
+impl Order {
+    /// A random order of so many cycles with the change, and a third of all for the placebo.
+    pub fn random(cycles: usize, seed: u64) -> Vec<Self> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let placebos = (cycles / PLACEBO_EVERY).max(CYCLES_MIN);
+        let mut placebo: Vec<bool> = (1..placebos + cycles).map(|n| n < placebos).collect();
+        random.shuffle(&mut placebo);
+        placebo.insert(0, true);
+        placebo.into_iter().map(|placebo| Self { placebo, with_first: random.bool() }).collect()
+    }
+
+    /// Whether each of its four blocks is with the change, or its placebo.
+    pub fn blocks(self) -> [bool; 4] {
+        let first = self.with_first;
+        [first, !first, !first, first]
+    }
+}
+
+/// A random seed, small enough for every reader of JSON.
+pub fn seed() -> u64 {
+    fastrand::u64(..1 << 32)
+}
+
+/// What a trial has measured.
+#[derive(Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The complete cycles.
+    pub cycles: Vec<Cycle>,
+    /// The blocks of an incomplete cycle, and whether each is with the change.
+    pub rest: Vec<(Block, bool)>,
+    /// The harm that stopped it.
+    pub stopped: Option<Harm>,
+}
+
+/// Runs these cycles and leaves the change off; `each` receives the number of completed blocks.
 ///
 /// # Errors
 /// The first error of the experiment; the change may then still be on.
 pub fn run<E: Experiment>(
     experiment: &mut E,
-    cycles: usize,
+    orders: &[Order],
     mut each: impl FnMut(usize),
-) -> Result<Vec<Cycle>, E::Error> {
-    let mut done = 0;
-    let mut measure = |experiment: &mut E| {
-        let block = experiment.block()?;
-        done += 1;
-        each(done);
-        Ok(block)
-    };
+) -> Result<Outcome, E::Error> {
+    let (mut outcome, mut watch) = (Outcome::default(), HarmWatch::default());
+    let (mut state, mut lengthened, mut checked_from) = (State::Without, 0, 0);
     experiment.set(false)?;
-    let mut measured = Vec::with_capacity(cycles);
-    for _ in 0..cycles {
-        let first = measure(experiment)?;
-        experiment.set(true)?;
-        let with = [measure(experiment)?, measure(experiment)?];
-        experiment.set(false)?;
-        measured.push(Cycle { without: [first, measure(experiment)?], with });
+    for (number, order) in orders.iter().enumerate() {
+        let mut blocks = Vec::new();
+        for (index, is_with) in order.blocks().into_iter().enumerate() {
+            let next = State::of(*order, is_with);
+            if next != state {
+                switch(experiment, state, next)?;
+                state = next;
+            }
+            let with = state == State::With;
+            let harm = match experiment.block()? {
+                Ok(block) => {
+                    let harm = watch.look(&block, with);
+                    blocks.push((block, is_with));
+                    harm.map(|what| (what, watch.blocks_with()))
+                }
+                Err(what) => Some((what, watch.blocks_with() + usize::from(with))),
+            };
+            each(4 * number + index + 1);
+            if let Some((what, blocks_with)) = harm {
+                experiment.set(false)?;
+                outcome.stopped = Some(Harm { what, blocks_with });
+                outcome.rest = if order.placebo { Vec::new() } else { blocks };
+                return Ok(outcome);
+            }
+        }
+        outcome.cycles.extend(cycle(blocks, *order));
+        let same_length = outcome.cycles.get(checked_from..).unwrap_or_default();
+        if lengthened < LENGTHENED_MAX && needs_longer_blocks(same_length) {
+            experiment.lengthen();
+            lengthened += 1;
+            checked_from = outcome.cycles.len();
+        }
     }
-    Ok(measured)
+    experiment.set(false)?;
+    Ok(outcome)
+}
+
+/// What the host is in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Without,
+    With,
+    /// Without it, after it was made and undone.
+    Placebo,
+}
+
+impl State {
+    fn of(order: Order, is_with: bool) -> Self {
+        match (is_with, order.placebo) {
+            (false, _) => Self::Without,
+            (true, false) => Self::With,
+            (true, true) => Self::Placebo,
+        }
+    }
+}
+
+/// A switch from or to the placebo makes the same writes as one from or to the change.
+fn switch<E: Experiment>(experiment: &mut E, from: State, to: State) -> Result<(), E::Error> {
+    match (from, to) {
+        (_, State::With) => experiment.set(true),
+        (State::With, _) => experiment.set(false),
+        _ => experiment.placebo(),
+    }
+}
+
+fn cycle(blocks: Vec<(Block, bool)>, order: Order) -> Option<Cycle> {
+    let (with, without): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(_, with)| *with);
+    let pair = |blocks: Vec<(Block, bool)>| -> Option<[Block; 2]> {
+        let blocks: Vec<Block> = blocks.into_iter().map(|(block, _)| block).collect();
+        blocks.try_into().ok()
+    };
+    let Order { placebo, with_first } = order;
+    Some(Cycle { without: pair(without)?, with: pair(with)?, placebo, with_first })
+}
+
+/// Blocks before a change and after it, for changes that interrupt traffic: it is made once. It is left on.
+///
+/// # Errors
+/// The first error of the experiment.
+pub fn run_once<E: Experiment>(
+    experiment: &mut E,
+    blocks: usize,
+    mut each: impl FnMut(usize),
+) -> Result<(Vec<Block>, Vec<Block>, Option<Harm>), E::Error> {
+    let (mut sides, mut watch) = ([Vec::new(), Vec::new()], HarmWatch::default());
+    for with in [false, true] {
+        experiment.set(with)?;
+        for _ in 0..blocks {
+            let harm = match experiment.block()? {
+                Ok(block) => {
+                    let harm = watch.look(&block, with);
+                    sides[usize::from(with)].push(block);
+                    harm.map(|what| (what, watch.blocks_with()))
+                }
+                Err(what) => Some((what, watch.blocks_with() + usize::from(with))),
+            };
+            each(sides.iter().map(Vec::len).sum());
+            if let Some((what, blocks_with)) = harm {
+                experiment.set(false)?;
+                let [before, after] = sides;
+                return Ok((before, after, Some(Harm { what, blocks_with })));
+            }
+        }
+    }
+    let [before, after] = sides;
+    Ok((before, after, None))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_model::Observed;
 
-    /// Records its calls; each block's metric is its number.
+    /// Records its calls; each block's metric is its number, or ten times that with the change.
     #[derive(Default)]
     struct Written {
         log: String,
         with: bool,
         blocks: u32,
         broken_at: Option<u32>,
+        link_lost_at: Option<u32>,
+        worse: bool,
+        phases: bool,
     }
 
     impl Experiment for Written {
@@ -71,30 +229,103 @@ mod tests {
             Ok(())
         }
 
-        fn block(&mut self) -> Result<Block, u32> {
+        fn placebo(&mut self) -> Result<(), u32> {
+            assert!(!self.with);
+            self.log.push('=');
+            Ok(())
+        }
+
+        fn block(&mut self) -> Result<Result<Block, String>, u32> {
             self.blocks += 1;
             if self.broken_at == Some(self.blocks) {
                 return Err(self.blocks);
             }
+            if self.link_lost_at == Some(self.blocks) {
+                return Ok(Err("link lost".to_owned()));
+            }
             self.log.push(if self.with { 'B' } else { 'A' });
-            Ok(Block { metric: f64::from(self.blocks), lost: 0.0, cpus_busy: 0.0, rate_per_s: 0.0 })
+            let metric = if self.worse && self.with { 1_000.0 } else { 100.0 };
+            let phase = if self.phases && self.blocks / 8 % 2 == 0 { 2.0 } else { 1.0 };
+            let sum = metric * phase + f64::from(self.blocks % 3);
+            let observed = Observed::Ratio { sum, count: 1.0 };
+            let (lost, errors, drops, cpus_busy, rate_per_s) = (0.0, 0.0, 0.0, 0.0, 1.0);
+            Ok(Ok(Block { observed, lost, errors, drops, cpus_busy, rate_per_s }))
+        }
+
+        fn lengthen(&mut self) {
+            self.log.push('L');
         }
     }
+
+    const ABBA: Order = Order { placebo: false, with_first: false };
+    const BAAB: Order = Order { placebo: false, with_first: true };
+    const PLACEBO: Order = Order { placebo: true, with_first: false };
 
     #[test]
     fn blocks_alternate_and_the_change_is_off_at_the_end() {
         let (mut host, mut seen) = (Written::default(), Vec::new());
-        let cycles = run(&mut host, 2, |done| seen.push(done)).unwrap();
-        assert_eq!(host.log, "-A+BB-AA+BB-A");
-        assert_eq!(seen, [1, 2, 3, 4, 5, 6, 7, 8]);
-        let numbers = |blocks: [Block; 2]| blocks.map(|block| block.metric);
-        assert_eq!(numbers(cycles[1].without), [5.0, 8.0]);
-        assert_eq!(numbers(cycles[1].with), [6.0, 7.0]);
+        let outcome = run(&mut host, &[PLACEBO, ABBA, BAAB], |done| seen.push(done)).unwrap();
+        assert_eq!(host.log, "-A=AA=AA+BB-A+B-AA+B-");
+        assert_eq!(seen, (1..=12).collect::<Vec<_>>());
+        assert_eq!(outcome.cycles.len(), 3);
+        let orders: Vec<(bool, bool)> =
+            outcome.cycles.iter().map(|cycle| (cycle.placebo, cycle.with_first)).collect();
+        assert_eq!(orders, [(true, false), (false, false), (false, true)]);
+        assert!(outcome.stopped.is_none() && outcome.rest.is_empty());
+    }
+
+    #[test]
+    fn the_order_is_random_begins_with_a_placebo_and_has_all_cycles() {
+        for cycles in [4, 12, 40] {
+            let order = Order::random(cycles, 3);
+            assert_eq!(order, Order::random(cycles, 3), "reproducible");
+            assert_eq!(order.iter().filter(|order| !order.placebo).count(), cycles);
+            assert_eq!(order.iter().filter(|order| order.placebo).count(), (cycles / 2).max(4));
+            assert!(order[0].placebo);
+        }
+        let firsts: usize = Order::random(1_000, 7).iter().map(|o| usize::from(o.with_first)).sum();
+        assert!((650..850).contains(&firsts), "{firsts} of 1,500");
+        assert_ne!(Order::random(12, 1), Order::random(12, 2));
+    }
+
+    #[test]
+    fn a_harmful_change_is_stopped_in_its_second_block() {
+        let mut host = Written { worse: true, ..Written::default() };
+        let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA], |_| ()).unwrap();
+        assert_eq!(host.log, "-A=AA=AA+BB-");
+        let stopped = outcome.stopped.unwrap();
+        assert_eq!(stopped.blocks_with, 2);
+        assert_eq!(
+            outcome.rest.iter().map(|(_, with)| *with).collect::<Vec<_>>(),
+            [false, true, true]
+        );
+        // A link that is lost stops it within the block.
+        let mut host = Written { link_lost_at: Some(6), ..Written::default() };
+        let outcome = run(&mut host, &[PLACEBO, ABBA], |_| ()).unwrap();
+        assert_eq!(
+            (host.log.as_str(), outcome.stopped.unwrap().what.as_str()),
+            ("-A=AA=AA+-", "link lost")
+        );
+        let mut host = Written { worse: true, ..Written::default() };
+        let (before, after, stopped) = run_once(&mut host, 4, |_| ()).unwrap();
+        assert_eq!((host.log.as_str(), before.len(), after.len()), ("-AAAA+BB-", 4, 2));
+        assert_eq!(stopped.unwrap().blocks_with, 2);
+    }
+
+    #[test]
+    fn correlated_blocks_are_lengthened_twice_at_most() {
+        let mut host = Written { phases: true, ..Written::default() };
+        run(&mut host, &[ABBA; 12], |_| ()).unwrap();
+        let lengthened = host.log.matches('L').count();
+        assert!((1..=2).contains(&lengthened), "{}", host.log);
+        let mut calm = Written::default();
+        run(&mut calm, &[ABBA; 12], |_| ()).unwrap();
+        assert!(!calm.log.contains('L'), "{}", calm.log);
     }
 
     #[test]
     fn an_error_ends_the_trial() {
         let mut host = Written { broken_at: Some(3), ..Written::default() };
-        assert_eq!(run(&mut host, 2, |_| ()), Err(3));
+        assert_eq!(run(&mut host, &[ABBA, ABBA], |_| ()), Err(3));
     }
 }

@@ -10,8 +10,8 @@ mod part;
 pub use metric::{Figure, METRICS, Metric};
 
 use crate::latency::Probes;
-use nearpath_model::{Block, CpuTime, Hops, Measurement, PathKind, units};
-use part::{Part, PathPart, paths_between, spans_between};
+use nearpath_model::{Block, CpuTime, Hops, Measurement, Observed, PathKind, units};
+use part::{Part, PathPart, Samples, paths_between, spans_between};
 
 /// The state of the host at the start or the end of a block.
 #[derive(Debug, Clone)]
@@ -20,12 +20,43 @@ pub struct Reading {
     pub time_s: f64,
     /// The instrument's totals; `None` if packets cannot be tracked.
     pub measurement: Option<Measurement>,
-    /// Bytes received and sent by interfaces, in total.
-    pub bytes: Option<u64>,
+    /// Counters of interfaces, in total.
+    pub interfaces: Option<Interfaces>,
     /// Probes since the previous reading; `None` if none are sent.
     pub probes: Option<Probes>,
     /// The CPUs' total times.
     pub cpu_time: Vec<CpuTime>,
+}
+
+/// What interfaces count, received and sent together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Interfaces {
+    /// Bytes.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Packets with errors.
+    pub errors: u64,
+    /// Packets dropped, also by the CPUs' backlogs.
+    pub drops: u64,
+}
+
+impl Interfaces {
+    /// What was counted since an earlier reading.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(before.bytes),
+            packets: self.packets.saturating_sub(before.packets),
+            errors: self.errors.saturating_sub(before.errors),
+            drops: self.drops.saturating_sub(before.drops),
+        }
+    }
+
+    /// Errors and drops per packet, 0 to 1.
+    pub fn shares(self) -> [f64; 2] {
+        [self.errors, self.drops].map(|bad| bad as f64 / (self.packets + bad).max(1) as f64)
+    }
 }
 
 /// The difference between two readings of the instrument.
@@ -51,10 +82,18 @@ impl<'a> Followed<'a> {
     }
 
     /// A figure of the whole packets with this kind of path, and their number.
-    fn of_path(&self, kind: PathKind, figure: Figure) -> Result<(f64, u64), String> {
+    fn of_path(
+        &self,
+        kind: PathKind,
+        figure: Figure,
+        needs: Needs,
+    ) -> Result<(Observed, u64), String> {
         let has_packets = |part: &&PathPart| part.samples.count() > 0;
         let part = self.paths.iter().filter(has_packets).find(|part| part.kind == kind);
         let Some(PathPart { samples, .. }) = part else {
+            if needs == Needs::Anything {
+                return Ok((Samples::default().observed(figure), 0));
+            }
             let others: Vec<String> = self
                 .paths
                 .iter()
@@ -64,17 +103,22 @@ impl<'a> Followed<'a> {
                 })
                 .collect();
             let advice = match others.as_slice() {
-                [] => String::new(),
+                [] => "; try a longer --block, or check that traffic flows".to_owned(),
                 others => format!("; available: {}", others.join(", ")),
             };
             return Err(format!("no packet completed a {} path{advice}", kind.name()));
         };
-        let value = match figure {
-            Figure::Mean => samples.mean(),
-            Figure::Percentile(share) => samples.percentile(share),
-        };
-        Ok((value, samples.count()))
+        Ok((samples.observed(figure), samples.count()))
     }
+}
+
+/// What a block must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Its part of the packets that this many blocks together need for the metric.
+    PartOf(usize),
+    /// Nothing: that no packet comes through is a result, too.
+    Anything,
 }
 
 /// The block between two readings, and the hops of its packets if they were tracked.
@@ -85,30 +129,35 @@ pub fn block(
     metric: &Metric,
     begin: &Reading,
     end: &Reading,
+    needs: Needs,
 ) -> Result<(Block, Option<Hops>), String> {
     let seconds = end.time_s - begin.time_s;
     let followed = Followed::between(begin, end);
     let enough = |count: u64, what: &str| {
         let least = metric.samples_min();
-        if count >= least {
+        let Needs::PartOf(blocks) = needs else { return Ok(()) };
+        if count.saturating_mul(blocks as u64) >= least {
             return Ok(());
         }
         Err(format!(
-            "{count} {what} in {} are too few for {metric}: {least} needed; try a longer --block",
+            "{count} {what} in {} are too few for {metric}: {least} needed in {blocks} blocks; try a longer --block",
             units::seconds(seconds)
         ))
     };
-    let value = match (metric, &end.probes) {
-        (Metric::Bits, _) => seconds / gigabits(begin, end, seconds)?,
+    let counted = end.interfaces.zip(begin.interfaces).map(|(end, begin)| end.since(begin));
+    let observed = match (metric, &end.probes) {
+        (Metric::Bits, _) => {
+            Observed::Ratio { sum: seconds, count: gigabits(counted, seconds, needs)? }
+        }
         (Metric::Path { kind: None, figure }, Some(probes)) => {
             enough(probes.latency.count, "probes")?;
-            of_probes(*figure, probes)?
+            Samples::of_probes(probes).observed(*figure)
         }
         _ => {
             let followed = followed.as_ref().ok_or("packets cannot be tracked on this host")?;
-            let (value, count) = of_packets(metric, followed, seconds)?;
+            let (observed, count) = of_packets(metric, followed, seconds, needs)?;
             enough(count, "packets")?;
-            value
+            observed
         }
     };
     let probes = end.probes.as_ref();
@@ -116,53 +165,71 @@ pub fn block(
     let dropped = followed.as_ref().map_or(0.0, |f| share(f.dropped, f.started));
     let unanswered = probes.map_or(0.0, |probes| share(probes.lost(), probes.sent));
     let came = followed.as_ref().map(|f| f.completed).or(probes.map(|probes| probes.received));
-    let bytes = || Some(end.bytes?.saturating_sub(begin.bytes?));
+    let bytes = || Some(counted?.bytes);
+    let [errors, drops] = counted.unwrap_or_default().shares();
     let block = Block {
-        metric: value,
+        observed,
         lost: dropped.max(unanswered),
+        errors,
+        drops,
         cpus_busy: cpus_busy(&begin.cpu_time, &end.cpu_time),
         rate_per_s: came.or_else(bytes).unwrap_or(0) as f64 / seconds,
     };
     Ok((block, followed.map(|f| part::hops(&f.spans, f.started))))
 }
 
-fn gigabits(begin: &Reading, end: &Reading, seconds: f64) -> Result<f64, String> {
-    let (before, after) =
-        begin.bytes.zip(end.bytes).ok_or("the interfaces have no byte counters")?;
-    match after.saturating_sub(before) {
-        0 => Err(format!("no bytes were received or sent in {}", units::seconds(seconds))),
+/// The latencies between two readings that the metric is of; `None` if it is of none.
+pub fn latencies(metric: &Metric, begin: &Reading, end: &Reading) -> Option<Vec<(usize, u64)>> {
+    match (metric, &end.probes) {
+        (Metric::Path { kind: None, .. }, Some(probes)) => {
+            Some(Samples::of_probes(probes).numbered())
+        }
+        (Metric::Path { kind, .. }, _) => {
+            let followed = Followed::between(begin, end)?;
+            let kind = kind.unwrap_or(PathKind::Receive);
+            let part = followed.paths.iter().find(|part| part.kind == kind)?;
+            Some(part.samples.numbered())
+        }
+        _ => None,
+    }
+}
+
+fn gigabits(counted: Option<Interfaces>, seconds: f64, needs: Needs) -> Result<f64, String> {
+    match counted.ok_or("the interfaces have no byte counters")?.bytes {
+        0 if needs == Needs::Anything => Ok(0.0),
+        0 => Err(format!(
+            "no bytes were received or sent in {}; try a longer --block",
+            units::seconds(seconds)
+        )),
         bytes => Ok(bytes as f64 * 8e-9),
     }
 }
 
-fn of_probes(figure: Figure, probes: &Probes) -> Result<f64, String> {
-    let value = match figure {
-        Figure::Percentile(share) => {
-            let name = (share * 100.0).to_string();
-            probes.latency.percentiles.get(&name).map(|&ns| ns as f64)
-        }
-        Figure::Mean => probes.latency.mean_ns,
-    };
-    value.ok_or_else(|| format!("{} probes have no {figure}", probes.latency.count))
-}
-
-/// The metric, and the number of packets behind it.
+/// What is observed for the metric, and the number of packets behind it.
 fn of_packets(
     metric: &Metric,
     followed: &Followed<'_>,
     seconds: f64,
-) -> Result<(f64, u64), String> {
+    needs: Needs,
+) -> Result<(Observed, u64), String> {
+    let completed = followed.completed;
     Ok(match metric {
-        Metric::Packets | Metric::Bits => (seconds / followed.completed as f64, followed.completed),
+        Metric::Packets | Metric::Bits => {
+            (Observed::Ratio { sum: seconds, count: completed as f64 }, completed)
+        }
         Metric::Path { kind, figure } => {
-            followed.of_path(kind.unwrap_or(PathKind::Receive), *figure)?
+            followed.of_path(kind.unwrap_or(PathKind::Receive), *figure, needs)?
         }
         Metric::Span { from, to } => {
             let is_asked = |part: &&Part| part.span.from == *from && part.span.to == *to;
-            let part = followed.spans.iter().find(is_asked).ok_or_else(|| {
+            let found = followed.spans.iter().find(is_asked);
+            if found.is_none() && needs == Needs::Anything {
+                return Ok((Samples::default().observed(Figure::Percentile(0.99)), 0));
+            }
+            let part = found.ok_or_else(|| {
                 format!("no packet passed from {from} to {to}: if a change removes this span from the path, compare a whole path instead")
             })?;
-            (part.samples.percentile(0.99), part.samples.count())
+            (part.samples.observed(Figure::Percentile(0.99)), part.samples.count())
         }
     })
 }

@@ -5,11 +5,15 @@
 //! shows in every request that was due during it. All answers must have the length of the first, which ends
 //! when no more data arrives for a while.
 
-use crate::clock::{SECOND_NS, now_ns, sleep_until};
-use crate::latency::Distribution;
+use crate::clock::now_ns;
+use crate::latency::{Distribution, Probes};
+use crate::pacer::{Arrivals, Schedule, wait_until};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// Timeout of a connection, and of an answer.
@@ -57,17 +61,16 @@ pub fn measure_requests(
 ) -> io::Result<Answered> {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut server = Server::connect(plan)?;
-    let interval_ns = SECOND_NS / u64::from(plan.rate_per_s.max(1));
     let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
     let begin_ns = now_ns();
     let count_from_ns = begin_ns + nanoseconds(plan.warm_up);
     let end_ns = count_from_ns + nanoseconds(plan.duration);
     let (mut answered, mut latencies) = (Answered::default(), Distribution::new());
-    let mut due_ns = begin_ns;
-    while due_ns < end_ns && should_continue() {
-        while now_ns() < due_ns {
-            sleep_until(due_ns);
-        }
+    let mut schedule = Schedule::new(begin_ns, plan.rate_per_s, (0, 1), Arrivals::Constant);
+    let never = AtomicBool::new(false);
+    while schedule.next_ns() < end_ns && should_continue() {
+        let due_ns = schedule.next_ns();
+        wait_until(due_ns, false, &never);
         let is_answered = server.ask(plan)?;
         if due_ns >= count_from_ns {
             answered.sent += 1;
@@ -76,11 +79,93 @@ pub fn measure_requests(
                 false => answered.lost += 1,
             }
         }
-        due_ns += interval_ns;
+        schedule.advance();
     }
     answered.reconnected = server.reconnected;
     answered.histogram = latencies.buckets();
     Ok(answered)
+}
+
+/// Requests in the background, for the comparison of periods; stopped on drop.
+#[derive(Debug)]
+pub struct Requesting {
+    shared: Arc<Mutex<Since>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+/// What happened since the last reading.
+#[derive(Debug)]
+struct Since {
+    sent: u64,
+    lost: u64,
+    latencies: Distribution,
+}
+
+impl Since {
+    fn new() -> Self {
+        Self { sent: 0, lost: 0, latencies: Distribution::new() }
+    }
+}
+
+impl Requesting {
+    /// Starts in the calling thread's network namespace, at random times; the durations of the plan are not used.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn start(plan: RequestPlan) -> io::Result<Self> {
+        let mut server = Server::connect(&plan)?;
+        let shared = Arc::new(Mutex::new(Since::new()));
+        let stop = Arc::<AtomicBool>::default();
+        let (since, stopped) = (Arc::clone(&shared), Arc::clone(&stop));
+        let work = move || {
+            let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+            let mut schedule = Schedule::new(now_ns(), plan.rate_per_s, (0, 1), Arrivals::Poisson);
+            while wait_until(schedule.next_ns(), false, &stopped) {
+                let is_answered = server.ask(&plan)?;
+                let latency_ns = now_ns().saturating_sub(schedule.next_ns());
+                let mut since = since.lock().unwrap_or_else(PoisonError::into_inner);
+                since.sent += 1;
+                match is_answered {
+                    true => since.latencies.record(latency_ns),
+                    false => since.lost += 1,
+                }
+                drop(since);
+                schedule.advance();
+            }
+            Ok(())
+        };
+        let thread = Some(Builder::new().name("requests".to_owned()).spawn(work)?);
+        Ok(Self { shared, stop, thread })
+    }
+
+    /// The change since the last reading.
+    ///
+    /// # Errors
+    /// The server has gone, or its answers have another length.
+    pub fn look(&mut self) -> io::Result<Probes> {
+        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            let ended = self.thread.take().map(JoinHandle::join);
+            let reason = match ended {
+                Some(Ok(Err(reason))) => reason,
+                _ => odd("the requests have ended".to_owned()),
+            };
+            return Err(reason);
+        }
+        let mut since = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let Since { sent, lost, latencies } = std::mem::replace(&mut *since, Since::new());
+        let histogram = latencies.buckets();
+        Ok(Probes { sent, received: sent - lost, latency: latencies.summary(), histogram })
+    }
+}
+
+impl Drop for Requesting {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// A connection, and the length of an answer.
@@ -210,6 +295,45 @@ mod tests {
         let few = measure_requests(&plan(server(50, &[b"hello"])), &|| true).unwrap();
         assert_eq!((few.sent, few.lost), (200, 0));
         assert!(few.reconnected >= 4, "{few:?}");
+    }
+
+    #[test]
+    fn requests_in_the_background_are_counted_between_readings() {
+        let mut requesting = Requesting::start(plan(server(usize::MAX, &[b"hello"]))).unwrap();
+        let mut all = 0;
+        while all < 100 {
+            std::thread::sleep(Duration::from_millis(20));
+            let probes = requesting.look().unwrap();
+            assert_eq!((probes.lost(), probes.latency.count), (0, probes.received));
+            assert_eq!(probes.histogram.iter().map(|b| b.1).sum::<u64>(), probes.received);
+            all += probes.received;
+        }
+    }
+
+    #[test]
+    fn a_server_that_goes_away_is_an_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let serving = std::thread::spawn(move || {
+            // The connection that finds the length of an answer, and one with three answers.
+            for answers in [1, 3] {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 3];
+                for _ in 0..answers {
+                    stream.read_exact(&mut request).unwrap();
+                    stream.write_all(b"hello").unwrap();
+                }
+            }
+        });
+        let mut requesting = Requesting::start(plan(at)).unwrap();
+        serving.join().unwrap();
+        let reason = loop {
+            match requesting.look() {
+                Ok(_) => std::thread::sleep(Duration::from_millis(5)),
+                Err(reason) => break reason,
+            }
+        };
+        assert_eq!(reason.kind(), io::ErrorKind::ConnectionRefused, "{reason}");
     }
 
     #[test]

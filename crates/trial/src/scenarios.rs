@@ -6,7 +6,9 @@
 //! on, so that linear drift cancels out, and disturbances of the host affect all of them.
 
 use crate::comparison::{CYCLES_MIN, compare};
-use nearpath_model::{Block, Comparison, CpuSet, Cycle, NodeId, Thresholds};
+use crate::latency::samples_beyond;
+use nearpath_model::histogram::by_number;
+use nearpath_model::{Block, Comparison, CpuSet, Cycle, NodeId, Observed, Thresholds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -16,9 +18,6 @@ use std::net::IpAddr;
 pub const SCENARIOS_SCHEMA: u32 = 1;
 /// The percentiles reported, with the number of samples that must lie beyond.
 const PERCENTILES: [(&str, f64); 4] = [("50", 0.5), ("90", 0.9), ("99", 0.99), ("99.9", 0.999)];
-/// Seed of the resampling: the same blocks give the same numbers.
-const SEED: u64 = 1;
-
 /// A scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -186,11 +185,10 @@ pub fn results(scenarios: &[Scenario], blocks: &[(Scenario, Measured)]) -> Vec<S
     scenarios.iter().map(row).collect()
 }
 
-/// The latency that a share of the samples does not exceed; `None` if no sample lies beyond it.
+/// The latency that a share of the samples does not exceed; `None` if too few samples lie beyond it.
 fn percentile(histogram: &[(u64, u64)], share: f64) -> Option<u64> {
     let count: u64 = histogram.iter().map(|bucket| bucket.1).sum();
-    let beyond = (count as f64 * (1.0 - share) + 1e-6).floor() as u64;
-    let rank = if beyond == 0 { return None } else { count - beyond };
+    let rank = count - samples_beyond(count, share)?;
     let mut seen = 0;
     let found = histogram.iter().find(|bucket| {
         seen += bucket.1;
@@ -199,11 +197,26 @@ fn percentile(histogram: &[(u64, u64)], share: f64) -> Option<u64> {
     found.map(|bucket| bucket.0)
 }
 
+/// In the buckets of instruments, ascending.
+fn numbered(histogram: &[(u64, u64)]) -> Vec<(usize, u64)> {
+    let mut numbered = BTreeMap::new();
+    by_number(histogram)
+        .into_iter()
+        .for_each(|(bucket, n)| *numbered.entry(bucket).or_insert(0) += n);
+    numbered.into_iter().collect()
+}
+
 /// Compares blocks of a scenario with those without binding: a cycle has two of each.
 fn against(without: &[&Measured], with: &[&Measured]) -> Option<Comparison> {
     let block = |measured: &Measured| {
+        percentile(&measured.histogram, 0.99)?;
         Some(Block {
-            metric: percentile(&measured.histogram, 0.99)? as f64,
+            observed: Observed::Latencies {
+                percentile: 0.99,
+                buckets: numbered(&measured.histogram),
+            },
+            errors: 0.0,
+            drops: 0.0,
             lost: measured.lost as f64 / measured.sent.max(1) as f64,
             cpus_busy: measured.cpus_busy,
             rate_per_s: (measured.sent - measured.lost.min(measured.sent)) as f64
@@ -214,10 +227,17 @@ fn against(without: &[&Measured], with: &[&Measured]) -> Option<Comparison> {
     let cycles: Option<Vec<Cycle>> = without
         .chunks_exact(2)
         .zip(with.chunks_exact(2))
-        .map(|(without, with)| Some(Cycle { without: pair(without)?, with: pair(with)? }))
+        .map(|(without, with)| {
+            Some(Cycle {
+                without: pair(without)?,
+                with: pair(with)?,
+                placebo: false,
+                with_first: false,
+            })
+        })
         .collect();
     let cycles = cycles.filter(|cycles| cycles.len() >= CYCLES_MIN)?;
-    compare(&cycles, &Thresholds::default(), SEED)
+    compare(&cycles, &Thresholds::default())
 }
 
 /// The interface with an address.

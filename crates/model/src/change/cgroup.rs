@@ -74,6 +74,14 @@ impl TargetKind for Cpuset {
         Some("the cgroup is re-created at reboot")
     }
 
+    fn disrupts(&self) -> Option<&'static str> {
+        (self.what == CpusetFile::Mems).then_some("the memory that it moves stays where it is")
+    }
+
+    fn owner(&self) -> String {
+        self.cgroup.clone()
+    }
+
     fn set_of(&self, value: &str) -> Option<CpuSet> {
         CpuSet::from_list(value).ok()
     }

@@ -136,6 +136,13 @@ impl TargetKind for SettingFile {
         }
     }
 
+    fn owner(&self) -> String {
+        match &self.of {
+            FileOf::Queue { nic, .. } | FileOf::Interface { nic, .. } => nic.clone(),
+            _ => self.interrupt.as_ref().map(|interrupt| interrupt.nic.clone()).unwrap_or_default(),
+        }
+    }
+
     fn may_be_refused(&self) -> bool {
         self.irq().is_some()
     }

@@ -104,6 +104,16 @@ trait TargetKind: fmt::Display {
         false
     }
 
+    /// Why it is not switched to and fro under traffic, if it is not.
+    fn disrupts(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What it belongs to: the interface, process or cgroup.
+    fn owner(&self) -> String {
+        String::new()
+    }
+
     /// Whether only a write shows that the host accepts it.
     fn may_be_refused(&self) -> bool {
         false
@@ -246,6 +256,16 @@ impl Target {
     /// Whether a change of it takes a reboot.
     pub fn takes_reboot(&self) -> bool {
         self.its().takes_reboot()
+    }
+
+    /// Why it is not switched to and fro under traffic, if it is not.
+    pub fn disrupts(&self) -> Option<&'static str> {
+        self.its().disrupts()
+    }
+
+    /// What it belongs to: the interface, process or cgroup; empty for the whole host.
+    pub fn owner(&self) -> String {
+        self.its().owner()
     }
 
     /// The kind of setting, as named in plans.

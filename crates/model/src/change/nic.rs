@@ -127,6 +127,15 @@ impl TargetKind for NicSetting {
         matches!(self.what, Ethtool::Rings | Ethtool::Coalesce | Ethtool::Rss | Ethtool::RssKey)
     }
 
+    fn disrupts(&self) -> Option<&'static str> {
+        let resets = matches!(self.what, Ethtool::Channels | Ethtool::Rings);
+        resets.then_some("the driver stops the interface while it is changed")
+    }
+
+    fn owner(&self) -> String {
+        self.nic.clone()
+    }
+
     fn set_netns(&mut self, netns: Option<u64>) {
         self.netns = netns;
     }

@@ -58,6 +58,10 @@ impl TargetKind for Thread {
         Self::parse(text)
     }
 
+    fn owner(&self) -> String {
+        format!("pid {}", self.pid)
+    }
+
     fn kind(&self) -> &'static str {
         "thread_affinity"
     }

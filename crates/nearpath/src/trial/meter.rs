@@ -2,6 +2,7 @@
 //! both sides bear the same overhead; the byte counters of interfaces; and, if requested, a prober that runs all
 //! the time.
 
+use super::links::Links;
 use crate::failure::say;
 use anyhow::{Context, bail};
 use nearpath_host::Root;
@@ -9,8 +10,10 @@ use nearpath_instruments::Instrument;
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_model::{Block, Hops, Host, NicKind, PathKind};
 use nearpath_trial::background::Loading;
+use nearpath_trial::comparison::{Buckets, value};
 use nearpath_trial::latency::{LatencyPlan, Probing};
-use nearpath_trial::live::{Metric, Reading, block};
+use nearpath_trial::live::{Figure, Metric, Needs, Reading, block, latencies};
+use nearpath_trial::requests::{RequestPlan, Requesting};
 use std::time::Instant;
 
 /// Measures a block from its start to its end.
@@ -18,13 +21,50 @@ pub struct Meter {
     metric: Metric,
     /// `None` if packets cannot be followed and the metric does not need them.
     stages: Option<Stages>,
-    probing: Option<Probing>,
+    prober: Option<Prober>,
     /// Background load.
     loads: Vec<Loading>,
-    /// The interfaces whose bytes are counted.
-    nics: Vec<String>,
+    /// The interfaces that are counted.
+    links: Links,
     started: Instant,
     began: Option<Reading>,
+}
+
+/// Who probes.
+enum Prober {
+    Reflector(Probing),
+    Application(Requesting),
+}
+
+/// What to probe.
+pub enum ProbePlan {
+    /// A reflector.
+    Reflector(LatencyPlan),
+    /// The application itself, with a request of its own protocol.
+    Application(RequestPlan),
+}
+
+impl ProbePlan {
+    fn start(self) -> anyhow::Result<Prober> {
+        Ok(match self {
+            Self::Reflector(plan) => Prober::Reflector(Probing::start(&plan)?),
+            Self::Application(plan) => {
+                let target = plan.target;
+                let started = Requesting::start(plan);
+                Prober::Application(
+                    started.with_context(|| format!("the application at {target}"))?,
+                )
+            }
+        })
+    }
+}
+
+/// A measured block.
+pub(super) struct Found {
+    pub(super) block: Block,
+    pub(super) hops: Option<Hops>,
+    /// The latencies that the metric is of, if it is of any.
+    pub(super) latencies: Option<Buckets>,
 }
 
 /// What to measure.
@@ -36,7 +76,7 @@ pub struct Measured {
     /// The interfaces whose bytes are counted; empty means those with hardware, or else all but loopback.
     pub nics: Vec<String>,
     /// The probes; `None` means the host's own traffic.
-    pub probes: Option<LatencyPlan>,
+    pub probes: Option<ProbePlan>,
     /// Running loads, which must not end during the trial.
     pub loads: Vec<Loading>,
 }
@@ -46,10 +86,10 @@ impl Meter {
     ///
     /// # Errors
     /// Packets cannot be observed here and the metric needs them; no reflector answers.
-    pub fn start(host: &Host, measured: Measured) -> anyhow::Result<Self> {
+    pub fn start(root: &Root, host: &Host, measured: Measured) -> anyhow::Result<Self> {
         let Measured { metric, options, nics, probes, loads } = measured;
-        let probing = probes.map(|plan| Probing::start(&plan)).transpose()?;
-        let of_probes = probing.is_some() && metric.is_of_probes();
+        let prober = probes.map(ProbePlan::start).transpose()?;
+        let of_probes = prober.is_some() && metric.is_of_probes();
         let mut stages = Stages::new(&host.topology, options);
         let stages = match stages.start() {
             Ok(()) => Some(stages),
@@ -59,8 +99,8 @@ impl Meter {
             }
             Err(reason) => return Err(reason).context("cannot measure"),
         };
-        let nics = if nics.is_empty() { counted(host) } else { nics };
-        Ok(Self { metric, stages, probing, loads, nics, started: Instant::now(), began: None })
+        let links = Links::new(root, if nics.is_empty() { counted(host) } else { nics });
+        Ok(Self { metric, stages, prober, loads, links, started: Instant::now(), began: None })
     }
 
     /// The metric.
@@ -70,7 +110,7 @@ impl Meter {
 
     /// The kind of path that the metric is of.
     pub fn path(&self) -> Option<PathKind> {
-        self.metric.path(self.probing.is_some())
+        self.metric.path(self.prober.is_some())
     }
 
     /// Starts a block.
@@ -85,12 +125,35 @@ impl Meter {
     /// Ends a block.
     ///
     /// # Errors
-    /// It cannot be measured, has too little data for the metric, or the load has ended.
-    pub fn end(&mut self, root: &Root) -> anyhow::Result<(Block, Option<Hops>)> {
+    /// It cannot be measured, has not what it needs for the metric, or the load has ended.
+    pub(super) fn end(&mut self, root: &Root, needs: Needs) -> anyhow::Result<Found> {
         let end = self.reading(root)?;
         self.check_loads()?;
         let begin = self.began.take().context("no block was started")?;
-        block(&self.metric, &begin, &end).map_err(anyhow::Error::msg)
+        let (block, hops) = block(&self.metric, &begin, &end, needs).map_err(anyhow::Error::msg)?;
+        let latencies = latencies(&self.metric, &begin, &end);
+        Ok(Found { block, hops, latencies })
+    }
+
+    /// The metric in a short window, for how it changes; of a percentile the mean, which needs fewer packets. `None` if
+    /// it has no value.
+    ///
+    /// # Errors
+    /// It cannot be measured.
+    pub(super) fn window(&mut self, root: &Root) -> anyhow::Result<Option<f64>> {
+        let end = self.reading(root)?;
+        let metric = match &self.metric {
+            Metric::Path { kind, .. } => Metric::Path { kind: *kind, figure: Figure::Mean },
+            other => other.clone(),
+        };
+        let begin = self.began.replace(end.clone()).context("no block was started")?;
+        let found = block(&metric, &begin, &end, Needs::Anything).ok();
+        Ok(found.and_then(|(block, _)| value(&block)))
+    }
+
+    /// The interfaces.
+    pub(super) fn links(&mut self) -> &mut Links {
+        &mut self.links
     }
 
     fn check_loads(&mut self) -> anyhow::Result<()> {
@@ -106,21 +169,20 @@ impl Meter {
 
     fn reading(&mut self, root: &Root) -> anyhow::Result<Reading> {
         let measurement = self.stages.as_mut().map(Instrument::read).transpose();
+        let probes = match &mut self.prober {
+            None => None,
+            Some(Prober::Reflector(probing)) => Some(probing.look()?),
+            Some(Prober::Application(requesting)) => {
+                Some(requesting.look().context("probing the application")?)
+            }
+        };
         Ok(Reading {
             measurement: measurement.context("cannot measure")?,
-            probes: self.probing.as_mut().map(Probing::look).transpose()?,
-            bytes: self.bytes(root),
+            probes,
+            interfaces: self.links.read(root),
             cpu_time: nearpath_host::read_cpu_time(root),
             time_s: self.started.elapsed().as_secs_f64(),
         })
-    }
-
-    /// Bytes received and sent by the interfaces; `None` if a counter cannot be read.
-    fn bytes(&self, root: &Root) -> Option<u64> {
-        let count = |nic: &String, way: &str| -> Option<u64> {
-            root.text(&format!("/sys/class/net/{nic}/statistics/{way}_bytes")).ok()?.parse().ok()
-        };
-        self.nics.iter().map(|nic| Some(count(nic, "rx")?.wrapping_add(count(nic, "tx")?))).sum()
     }
 }
 

@@ -1,151 +1,167 @@
-//! Trials on known distributions: latencies of each block are drawn, their 99th percentile is the metric, and
-//! the blocks have noise and drift, like real hosts.
+//! Comparisons whose result is known.
 
 use super::*;
-
-/// Number of latencies per block; enough for its 99th percentile.
-const SAMPLES: usize = 1_000;
-/// Cycles of a trial, the default of `tune try`.
-const CYCLES: usize = 12;
-const TRIALS: u64 = 400;
+use nearpath_model::GuardState;
 
 fn block(metric: f64) -> Block {
-    Block { metric, lost: 0.0, cpus_busy: 1.0, rate_per_s: 1000.0 }
+    let observed = Observed::Ratio { sum: metric, count: 1.0 };
+    let (lost, errors, drops, cpus_busy, rate_per_s) = (0.0, 0.0, 0.0, 1.0, 1_000.0);
+    Block { observed, lost, errors, drops, cpus_busy, rate_per_s }
 }
 
-/// A normal deviate (Box and Muller).
-fn normal(random: &mut fastrand::Rng) -> f64 {
-    let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
-    radius * (std::f64::consts::TAU * random.f64()).cos()
+fn cycle(without: Block, with: Block) -> Cycle {
+    let twice = |block: Block| [block.clone(), block];
+    Cycle { without: twice(without), with: twice(with), placebo: false, with_first: false }
 }
 
-/// The 99th percentile of log-normal latencies with a median of 20µs times `factor`.
-fn p99(random: &mut fastrand::Rng, factor: f64) -> f64 {
-    let mut latencies: Vec<f64> =
-        (0..SAMPLES).map(|_| 20_000.0 * factor * (0.6 * normal(random)).exp()).collect();
-    let index = SAMPLES * 99 / 100;
-    *latencies.select_nth_unstable_by(index, f64::total_cmp).1
+fn compared(cycles: &[Cycle]) -> Comparison {
+    compare(cycles, &Thresholds::default()).unwrap()
 }
 
-/// A trial in which the change multiplies latencies; each block has a random error of 5%, also in the values of
-/// the guards, and the host becomes slower by 1% per block.
-fn trial(seed: u64, effect: f64) -> Comparison {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let mut blocks = 0;
-    let mut measured = |effect: f64| {
-        blocks += 1;
-        let mut own = || (0.05 * normal(&mut random)).exp();
-        let (latency, cpus_busy, rate) = (own(), own(), own());
-        let lost = 0.000_1 * own();
-        let metric = p99(&mut random, effect * latency * 1.01f64.powi(blocks));
-        Block { metric, lost, cpus_busy, rate_per_s: 1000.0 * rate }
-    };
-    let cycles: Vec<Cycle> = (0..CYCLES)
-        .map(|_| {
-            let first = measured(1.0);
-            let with = [measured(effect), measured(effect)];
-            Cycle { without: [first, measured(1.0)], with }
-        })
-        .collect();
-    compare(&cycles, &Thresholds::default(), seed).unwrap()
-}
-
-fn verdicts(effect: f64) -> impl Fn(Verdict) -> u64 {
-    let all: Vec<Verdict> = (0..TRIALS).map(|seed| trial(seed, effect).verdict).collect();
-    move |verdict| all.iter().filter(|&&one| one == verdict).count() as u64
-}
-
-#[test]
-fn without_a_difference_one_is_rarely_reported() {
-    let count = verdicts(1.0);
-    let said = count(Verdict::Better) + count(Verdict::Worse);
-    println!("without a difference: one is reported in {said} of {TRIALS} trials");
-    assert!(said <= TRIALS / 20, "{said} of {TRIALS}");
-}
-
-#[test]
-fn a_tenth_is_found() {
-    for (effect, verdict) in [(0.9, Verdict::Better), (1.1, Verdict::Worse)] {
-        let found = verdicts(effect)(verdict);
-        println!("times {effect}: {verdict:?} in {found} of {TRIALS} trials");
-        assert!(found >= TRIALS * 4 / 5, "{found} of {TRIALS}");
-    }
+/// A cycle per value of the metric with the change, 100 without.
+fn varying(values: impl IntoIterator<Item = f64>) -> Vec<Cycle> {
+    values.into_iter().map(|with| cycle(block(100.0), block(with))).collect()
 }
 
 #[test]
 fn numbers_are_those_of_the_blocks() {
-    let cycle = Cycle { without: [block(100.0); 2], with: [block(80.0); 2] };
-    let found = compare(&[cycle; 5], &Thresholds::default(), 1).unwrap();
-    assert_eq!(found.blocks, 20);
+    let found = compared(&varying([80.0; 5]));
+    assert_eq!((found.blocks, found.verdict), (20, Verdict::Better));
     assert!((found.baseline - 100.0).abs() < 1e-9 && (found.with_plan - 80.0).abs() < 1e-9);
     assert!((found.delta_percent + 20.0).abs() < 1e-9);
-    assert_eq!((found.verdict, found.noise_floor_percent), (Verdict::Better, 0.0));
-    let tiny = Cycle { with: [block(99.5); 2], ..cycle };
-    let found = compare(&[tiny; 5], &Thresholds::default(), 1).unwrap();
-    assert_eq!(found.verdict, Verdict::NoDifference);
-    let around = [95.0, 130.0, 80.0, 101.0, 122.0, 77.0];
-    let noisy =
-        around.map(|metric| Cycle { with: [block(metric), block(200.0 - metric)], ..cycle });
-    let noisy = noisy.map(|cycle| Cycle { without: [cycle.with[1], cycle.with[0]], ..cycle });
-    let found = compare(&noisy, &Thresholds::default(), 1).unwrap();
-    assert_eq!(found.verdict, Verdict::NoDifference, "{found:?}");
+    assert_eq!((found.placebo, found.p_value), (None, Some(0.0)));
+    assert_eq!(compared(&varying([99.5; 5])).verdict, Verdict::NoDifference);
+    let found = compared(&varying([90.0, 130.0, 80.0, 101.0, 122.0, 77.0]));
+    assert_eq!(found.verdict, Verdict::Inconclusive, "{found:?}");
+    let [low, high] = found.ci95.unwrap();
+    assert!(low < found.delta_percent && found.delta_percent < high, "{found:?}");
+    assert_eq!(compared(&varying([130.0, 125.0, 120.0, 128.0])).verdict, Verdict::Worse);
 }
 
 #[test]
-fn a_guard_fails_if_a_gain_costs_too_much() {
-    let dear = Block { cpus_busy: 1.5, ..block(50.0) };
-    let cycle = Cycle { without: [block(100.0); 2], with: [dear; 2] };
-    let found = compare(&[cycle; 5], &Thresholds::default(), 1).unwrap();
-    assert_eq!(found.verdict, Verdict::Worse);
-    assert!(found.guards.cpus_busy.objects && !found.guards.lost.objects);
-    let lossy = Block { lost: 0.01, ..block(50.0) };
-    let found =
-        compare(&[Cycle { with: [lossy; 2], ..cycle }; 5], &Thresholds::default(), 1).unwrap();
-    assert!(found.guards.lost.objects);
-    let slow = Block { rate_per_s: 900.0, ..block(50.0) };
-    let found =
-        compare(&[Cycle { with: [slow; 2], ..cycle }; 5], &Thresholds::default(), 1).unwrap();
-    assert!(found.guards.rate_per_s.objects);
+fn a_host_that_differs_from_itself_shows_no_effect() {
+    let mut cycles = varying([80.0, 82.0, 81.0, 79.0]);
+    let placebo = |with| Cycle { placebo: true, ..cycle(block(100.0), block(with)) };
+    let calm = [99.0, 101.0, 100.5, 99.5].map(placebo);
+    let found = compared(&[&cycles[..], &calm].concat());
+    assert_eq!((found.verdict, found.blocks), (Verdict::Better, 16));
+    assert!(!found.placebo.unwrap().shows_a_difference(), "{found:?}");
+    // The writes alone make it faster.
+    cycles.extend([85.0, 86.0, 84.0, 85.0].map(placebo));
+    let found = compared(&cycles);
+    assert_eq!(found.verdict, Verdict::Inconclusive);
+    let placebo = found.placebo.unwrap();
+    assert!(placebo.shows_a_difference() && (placebo.delta_percent + 15.0).abs() < 0.1);
 }
 
 #[test]
-fn a_guard_may_see_noise() {
-    let rate = |metric, rate_per_s| Block { rate_per_s, ..block(metric) };
-    // A tenth less on average, but varying by more than that.
-    let cycle = |with| Cycle { without: [rate(100.0, 1_000.0); 2], with: [rate(50.0, with); 2] };
-    let found = compare(
-        &[500.0, 1_300.0].repeat(4).into_iter().map(cycle).collect::<Vec<_>>(),
-        &Thresholds::default(),
-        1,
-    );
-    let found = found.unwrap();
-    assert!(found.guards.rate_per_s.objects && !found.guards.rate_per_s.sure, "{found:?}");
+fn a_gain_that_costs_too_much_is_worse() {
+    let gain = |with: Block| compared(&vec![cycle(block(100.0), with); 5]);
+    let busy = gain(Block { cpus_busy: 1.5, ..block(50.0) });
+    assert_eq!(busy.verdict, Verdict::Worse);
+    assert_eq!(busy.guards.cpus_busy.state, GuardState::Violated);
+    assert_eq!(busy.guards.lost.state, GuardState::Holds);
+    let little =
+        cycle(Block { cpus_busy: 0.02, ..block(100.0) }, Block { cpus_busy: 0.1, ..block(50.0) });
+    assert_eq!(compared(&vec![little; 5]).verdict, Verdict::Better, "five times nothing");
+    let states = |block: Block| {
+        let Guards { lost, errors, drops, rate_per_s, .. } = gain(block).guards;
+        [lost, errors, drops, rate_per_s].map(|guard| guard.state == GuardState::Violated)
+    };
+    assert_eq!(states(Block { lost: 0.01, ..block(50.0) }), [true, false, false, false]);
+    assert_eq!(states(Block { errors: 0.01, ..block(50.0) }), [false, true, false, false]);
+    assert_eq!(states(Block { drops: 0.01, ..block(50.0) }), [false, false, true, false]);
+    assert_eq!(states(Block { rate_per_s: 900.0, ..block(50.0) }), [false, false, false, true]);
+}
+
+#[test]
+fn a_guard_that_noise_hides_does_not_hold() {
+    let with = |rate_per_s: f64| cycle(block(100.0), Block { rate_per_s, ..block(50.0) });
+    // As many on average, but varying by more than the margin.
+    let cycles: Vec<Cycle> = [700.0, 1_300.0].repeat(4).into_iter().map(with).collect();
+    let found = compared(&cycles);
+    assert_eq!(found.guards.rate_per_s.state, GuardState::NotShown, "{found:?}");
     assert_eq!(found.verdict, Verdict::Inconclusive, "neither kept nor blamed");
-    let found = compare(&[cycle(900.0); 8], &Thresholds::default(), 1).unwrap();
-    assert!(found.guards.rate_per_s.sure && found.verdict == Verdict::Worse, "{found:?}");
+    // Fewer by less than the margin, without noise.
+    let found = compared(&vec![with(970.0); 8]);
+    assert_eq!(
+        (found.guards.rate_per_s.state, found.verdict),
+        (GuardState::Holds, Verdict::Better)
+    );
 }
 
 #[test]
 fn a_rate_is_reported_as_a_rate() {
     // Half a second per event, then 0.4: 2 per second, then 2.5.
-    let cycle = Cycle { without: [block(0.5); 2], with: [block(0.4); 2] };
-    let noisy = Cycle { with: [block(0.38); 2], ..cycle };
-    let found = compare(&[cycle, cycle, noisy, cycle], &Thresholds::default(), 1).unwrap();
+    let with = |with| cycle(block(0.5), block(with));
+    let found = compared(&[with(0.4), with(0.4), with(0.38), with(0.4)]);
     let rate = found.clone().of_rate();
     assert!((rate.baseline - 2.0).abs() < 1e-9 && rate.with_plan > 2.5, "{rate:?}");
     assert!((rate.with_plan / rate.baseline - 1.0 - rate.delta_percent / 100.0).abs() < 1e-9);
-    let [low, high] = rate.ci95;
+    let [low, high] = rate.ci95.unwrap();
     assert!(0.0 < low && low < rate.delta_percent && rate.delta_percent < high, "{rate:?}");
-    assert_eq!(
-        (rate.verdict, rate.noise_floor_percent),
-        (found.verdict, found.noise_floor_percent)
-    );
+    assert_eq!(rate.verdict, found.verdict);
 }
 
 #[test]
-fn too_few_cycles_are_not_compared() {
-    let cycle = Cycle { without: [block(100.0); 2], with: [block(80.0); 2] };
-    assert_eq!(compare(&[cycle; CYCLES_MIN - 1], &Thresholds::default(), 1), None);
-    let none = Cycle { with: [block(0.0), block(80.0)], ..cycle };
-    assert_eq!(compare(&[none; CYCLES_MIN], &Thresholds::default(), 1), None);
+fn too_few_cycles_have_no_interval() {
+    let found = compared(&varying([80.0; CYCLES_MIN - 1]));
+    assert_eq!((found.ci95, found.p_value, found.verdict), (None, None, Verdict::Inconclusive));
+    let none = Block { observed: Observed::Ratio { sum: 0.0, count: 0.0 }, ..block(1.0) };
+    assert_eq!(compare(&vec![cycle(block(1.0), none); 4], &Thresholds::default()), None);
+    assert_eq!(compare(&[], &Thresholds::default()), None);
+}
+
+#[test]
+fn blocks_that_resemble_the_previous_one_need_to_be_longer() {
+    // Phases of eight blocks, each slower or faster.
+    let phase = |number: usize| if number / 2 % 2 == 0 { 100.0 } else { 130.0 };
+    let slow: Vec<Cycle> = (0..8).map(|n| cycle(block(phase(n)), block(phase(n)))).collect();
+    assert!(needs_longer_blocks(&slow), "{:?}", compared(&slow).autocorrelation);
+    // An effect and a drift are none.
+    let drift = |n: f64| cycle(block(100.0 * (1.0 + 0.02 * n)), block(70.0 * (1.0 + 0.02 * n)));
+    let steady: Vec<Cycle> = (0..8).map(|n| drift(f64::from(n))).collect();
+    assert!(!needs_longer_blocks(&steady[..2]), "too few");
+    let found = compared(&steady).autocorrelation.unwrap();
+    assert!(found < 0.5, "{found}");
+}
+
+#[test]
+fn a_change_made_once_is_compared_before_and_after() {
+    let blocks = |metric: f64| -> Vec<Block> {
+        (0..16).map(|n| block(metric * if n % 2 == 0 { 1.02 } else { 0.98 })).collect()
+    };
+    let thresholds = Thresholds::default();
+    let found = compare_once(&blocks(100.0), &blocks(70.0), &thresholds).unwrap();
+    assert_eq!((found.verdict, found.blocks), (Verdict::Better, 32));
+    // A host that was already becoming faster.
+    let faster = |from: i32, step: f64| -> Vec<Block> {
+        let noise = |n: i32| if n % 3 == 0 { 1.02 } else { 0.99 };
+        (from..from + 16).map(|n| block(step * 100.0 * 0.97f64.powi(n) * noise(n))).collect()
+    };
+    let found = compare_once(&faster(0, 1.0), &faster(16, 1.0), &thresholds).unwrap();
+    assert!(
+        found.with_plan < 0.7 * found.baseline && found.verdict != Verdict::Better,
+        "{found:?}"
+    );
+    let found = compare_once(&faster(0, 1.0), &faster(16, 0.8), &thresholds).unwrap();
+    assert_eq!(found.verdict, Verdict::Better);
+    assert!((found.delta_percent + 20.0).abs() < 3.0, "{found:?}");
+    assert_eq!(compare_once(&faster(0, 1.0)[..2], &faster(2, 1.0), &thresholds), None);
+}
+
+#[test]
+fn many_trials_find_something_by_chance() {
+    let mut one = compared(&varying([80.0, 70.0, 90.0, 80.0]));
+    let p = one.p_value.unwrap();
+    assert!(one.verdict == Verdict::Better && p > 0.005 && p < 0.05, "{one:?}");
+    let mut others: Vec<Comparison> =
+        (0..9).map(|_| compared(&varying([90.0, 110.0, 100.0, 101.0]))).collect();
+    let mut all: Vec<&mut Comparison> = others.iter_mut().chain([&mut one]).collect();
+    correct(&mut all);
+    assert_eq!(one.verdict, Verdict::Inconclusive);
+    assert!((one.p_adjusted.unwrap() - 10.0 * p).abs() < 1e-9);
+    let mut alone = compared(&varying([80.0, 70.0, 90.0, 80.0]));
+    correct(&mut [&mut alone]);
+    assert_eq!(alone.verdict, Verdict::Better);
 }

@@ -23,11 +23,21 @@ pub struct Summary {
     pub mean_ns: Option<f64>,
     /// The standard deviation; `None` with fewer than two samples.
     pub stddev_ns: Option<f64>,
-    /// By percentile (`"99.9"`): the latency that this share of the samples does not exceed. Absent if no
-    /// sample lies beyond it.
+    /// By percentile (`"99.9"`): the latency that this share of the samples does not exceed. Absent if too
+    /// few samples lie beyond it: none, or fewer than ten for those above the 99th.
     pub percentiles: BTreeMap<String, u64>,
     /// The longest.
     pub max_ns: Option<u64>,
+}
+
+/// How many samples lie beyond a percentile (0 to 1); `None` if they are too few for it to mean anything: none, or for a
+/// percentile above the 99th fewer than ten. The third of three samples in a hundred thousand says nothing about the
+/// next hundred thousand.
+pub(crate) fn samples_beyond(count: u64, percentile: f64) -> Option<u64> {
+    // Whole samples, rounded so that 1 - 0.999 of 10,000 is ten.
+    let beyond = (count as f64 * (1.0 - percentile) + 1e-6).floor() as u64;
+    let least = if percentile > 0.99 { 10 } else { 1 };
+    (beyond >= least).then_some(beyond)
 }
 
 /// A distribution being collected.
@@ -77,12 +87,10 @@ impl Distribution {
         self.histogram.len()
     }
 
-    /// The latency that a share of the samples does not exceed; `None` if no sample lies beyond it.
+    /// The latency that a share of the samples does not exceed; `None` if too few samples lie beyond it.
     fn percentile(&self, percent: f64) -> Option<u64> {
         let count = self.count();
-        // Whole samples, rounded so that 1 - 0.999 of 1,000 is one.
-        let beyond = (count as f64 * (1.0 - percent / 100.0) + 1e-6).floor() as u64;
-        let rank = if beyond == 0 { return None } else { count - beyond };
+        let rank = count - samples_beyond(count, percent / 100.0)?;
         let mut seen = 0;
         for bucket in self.histogram.iter_recorded() {
             seen += bucket.count_at_value();
@@ -149,9 +157,10 @@ mod tests {
             |count| -> Vec<String> { of(1..=count).summary().percentiles.into_keys().collect() };
         assert_eq!(reported(1), Vec::<String>::new());
         assert_eq!(reported(2), ["50"]);
-        assert_eq!(reported(999), ["50", "90", "99"]);
-        assert_eq!(reported(1_000), ["50", "90", "99", "99.9"]);
-        assert_eq!(reported(100_000).len(), 6);
+        assert_eq!(reported(9_999), ["50", "90", "99"]);
+        assert_eq!(reported(10_000), ["50", "90", "99", "99.9"]);
+        assert_eq!(reported(999_999).len(), 5);
+        assert_eq!(reported(1_000_000).len(), 6);
     }
 
     #[test]

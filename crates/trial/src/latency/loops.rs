@@ -4,16 +4,16 @@
 use super::Transport;
 use super::flow::{Event, Incoming, Outgoing};
 use super::plan::LatencyPlan;
-use super::schedule::{Arrivals, Schedule};
 use super::slots::Slots;
 use super::tally::Accounts;
-use crate::clock::{now_ns, sleep_until};
+use crate::clock::now_ns;
+use crate::pacer::{Arrivals, Schedule, wait_until};
 use std::io;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest single sleep of a thread that can be stopped.
+/// Pause after a probe that the peer refused.
 const NAP: Duration = Duration::from_millis(50);
 
 /// When probes are sent, and which of them count.
@@ -63,25 +63,7 @@ pub(super) fn send_all(
     Ok(not_sent)
 }
 
-/// `false` if it was stopped.
-fn wait_until(ns: u64, spin: bool, stop: &AtomicBool) -> bool {
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            return false;
-        }
-        let now = now_ns();
-        if now >= ns {
-            return true;
-        }
-        if spin {
-            std::hint::spin_loop();
-        } else {
-            sleep_until(ns.min(now + nanoseconds(NAP)));
-        }
-    }
-}
-
-/// The same for callers that know the time: the clock is not read again if there is nothing to wait for.
+/// [`wait_until`] for callers that know the time: the clock is not read again if there is nothing to wait for.
 fn should_continue(ns: u64, now: u64, spin: bool, stop: &AtomicBool) -> bool {
     if now < ns { wait_until(ns, spin, stop) } else { !stop.load(Ordering::Relaxed) }
 }

@@ -1,8 +1,8 @@
 //! What to probe, and how: plain data, validated before use.
 
 use super::message::{SIZE_MAX, SIZE_MIN};
-use super::schedule::Arrivals;
 use super::{LatencyError, SocketOptions};
+use crate::pacer::Arrivals;
 use nearpath_model::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;

@@ -25,6 +25,8 @@ pub struct Probes {
     pub received: u64,
     /// Latencies of the answers.
     pub latency: Summary,
+    /// The same as a histogram: `[upper_ns, count]` of each bucket that is not empty, ascending.
+    pub histogram: Vec<(u64, u64)>,
 }
 
 impl Probes {
@@ -79,11 +81,12 @@ impl Probing {
         let Some(progress) = asked.and_then(|()| self.looks.recv().ok()) else {
             return Err(self.failure());
         };
-        let Progress { sent, received, latency, .. } = progress;
+        let Progress { sent, received, latency, histogram, .. } = progress;
         let probes = Probes {
             sent: sent.saturating_sub(self.sent),
             received: received.saturating_sub(self.received),
             latency,
+            histogram,
         };
         (self.sent, self.received) = (sent, received);
         Ok(probes)

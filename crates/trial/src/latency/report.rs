@@ -82,11 +82,13 @@ pub struct Progress {
     pub received: u64,
     /// Latencies of the answers since the last reading.
     pub latency: Summary,
+    /// The same as a histogram: `[upper_ns, count]` of each bucket that is not empty, ascending.
+    pub histogram: Vec<(u64, u64)>,
 }
 
 impl Progress {
     pub(super) fn of(passed: Duration, sent: u64, received: u64, latency: &Distribution) -> Self {
-        Self { passed, sent, received, latency: latency.summary() }
+        Self { passed, sent, received, latency: latency.summary(), histogram: latency.buckets() }
     }
 }
 

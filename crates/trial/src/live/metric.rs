@@ -35,10 +35,12 @@ pub enum Figure {
     Mean,
     /// A percentile, a share of 0 to 1.
     Percentile(f64),
+    /// The share of packets that take longer than this, in nanoseconds: for tails beyond every percentile.
+    Above(u64),
 }
 
 /// The names of the metrics, as accepted by `--metric`.
-pub const METRICS: &str = "mean, p50, p90, p99, p99.9 (each also as PATH:p99, where PATH is receive, receive_from_nic, forward, \
+pub const METRICS: &str = "mean, p50, p90, p99, p99.9, above:TIME (each also as PATH:p99, where PATH is receive, receive_from_nic, forward, \
                            forward_from_nic, transmit or kernel_transmit), stage:FROM..TO, pps, gbps";
 
 impl FromStr for Figure {
@@ -51,9 +53,25 @@ impl FromStr for Figure {
             "p90" => Self::Percentile(0.9),
             "p99" => Self::Percentile(0.99),
             "p99.9" => Self::Percentile(0.999),
-            _ => return Err(()),
+            _ => Self::Above(limit_ns(text).ok_or(())?),
         })
     }
+}
+
+/// The limit of `above:250us`.
+fn limit_ns(text: &str) -> Option<u64> {
+    let time = text.strip_prefix("above:")?;
+    let digits = time.len() - time.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = time.split_at(digits);
+    let unit_ns: u64 = match unit {
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        _ => return None,
+    };
+    // The last bucket of histograms ends at 64 s.
+    number.parse::<u64>().ok()?.checked_mul(unit_ns).filter(|ns| (1..64_000_000_000).contains(ns))
 }
 
 impl FromStr for Metric {
@@ -71,11 +89,11 @@ impl FromStr for Metric {
             _ => {}
         }
         let (kind, figure) = match text.split_once(':') {
-            Some((kind, figure)) => {
+            Some((kind, figure)) if kind != "above" => {
                 let found = PathKind::ALL.into_iter().find(|found| found.name() == kind);
                 (Some(found.ok_or_else(none)?), figure)
             }
-            None => (None, text),
+            _ => (None, text),
         };
         Ok(Self::Path { kind, figure: figure.parse().map_err(|()| none())? })
     }
@@ -86,6 +104,15 @@ impl fmt::Display for Figure {
         match self {
             Self::Mean => f.write_str("mean"),
             Self::Percentile(share) => write!(f, "p{}", share * 100.0),
+            Self::Above(ns) => {
+                let (divisor, unit) = match ns {
+                    ns if ns % 1_000_000_000 == 0 => (1_000_000_000, "s"),
+                    ns if ns % 1_000_000 == 0 => (1_000_000, "ms"),
+                    ns if ns % 1_000 == 0 => (1_000, "us"),
+                    _ => (1, "ns"),
+                };
+                write!(f, "above:{}{unit}", ns / divisor)
+            }
         }
     }
 }
@@ -108,14 +135,15 @@ impl Metric {
         Self::Path { kind: None, figure }
     }
 
-    /// Number of packets, or probes, that a block needs for it.
+    /// Number of packets, or probes, that all blocks of a kind together need for it: ten beyond a percentile.
     pub(super) fn samples_min(&self) -> u64 {
         match self {
             Self::Path { figure: Figure::Percentile(share), .. } => {
                 (10.0 / (1.0 - share)).round() as u64
             }
             Self::Path { figure: Figure::Mean, .. } | Self::Packets | Self::Bits => 20,
-            Self::Span { .. } => 1_000,
+            // A share is meaningful even if no packet is above the limit, if there are enough.
+            Self::Path { figure: Figure::Above(_), .. } | Self::Span { .. } => 1_000,
         }
     }
 

@@ -1,9 +1,10 @@
 //! The samples of a span or a path in a block. Input: its totals at the start and at the end. Output: count,
 //! mean and percentiles of the difference.
 
-use super::Hops;
-use nearpath_model::histogram::{by_number, interpolated_ns};
-use nearpath_model::{Measurement, PathKind, Span};
+use super::{Figure, Hops};
+use crate::latency::Probes;
+use nearpath_model::histogram::{by_number, count_above};
+use nearpath_model::{Measurement, Observed, PathKind, Span};
 
 /// The spans that packets passed between two readings.
 pub(super) fn spans_between<'a>(begin: &Measurement, end: &'a Measurement) -> Vec<Part<'a>> {
@@ -26,6 +27,7 @@ fn is_same(a: &Span, b: &Span) -> bool {
 }
 
 /// Samples between two readings.
+#[derive(Default)]
 pub(super) struct Samples {
     total_ns: u64,
     /// `[upper_ns, count]`, ascending.
@@ -55,13 +57,38 @@ impl Samples {
         self.buckets.iter().map(|&(_, count)| count).sum()
     }
 
-    pub(super) fn mean(&self) -> f64 {
-        self.total_ns as f64 / self.count() as f64
+    /// The round trips of probes.
+    pub(super) fn of_probes(probes: &Probes) -> Self {
+        let total_ns = probes.latency.mean_ns.unwrap_or(0.0) * probes.latency.count as f64;
+        Self { total_ns: total_ns as u64, buckets: probes.histogram.clone() }
     }
 
-    /// Interpolated within a bucket, so that a small shift is visible despite the bucket's width.
-    pub(super) fn percentile(&self, share: f64) -> f64 {
-        interpolated_ns(&by_number(&self.buckets), share).unwrap_or(0.0)
+    /// In the buckets of instruments, ascending.
+    pub(super) fn numbered(&self) -> Vec<(usize, u64)> {
+        let mut numbered: Vec<(usize, u64)> = Vec::new();
+        for (bucket, count) in by_number(&self.buckets) {
+            match numbered.last_mut() {
+                Some((last, sum)) if *last == bucket => *sum += count,
+                _ => numbered.push((bucket, count)),
+            }
+        }
+        numbered
+    }
+
+    /// What they contribute to a figure.
+    pub(super) fn observed(&self, figure: Figure) -> Observed {
+        match figure {
+            Figure::Mean => {
+                Observed::Ratio { sum: self.total_ns as f64, count: self.count() as f64 }
+            }
+            Figure::Percentile(percentile) => {
+                Observed::Latencies { percentile, buckets: self.numbered() }
+            }
+            Figure::Above(limit_ns) => {
+                let above = count_above(&self.numbered(), limit_ns as f64);
+                Observed::Above { above, of: self.count() }
+            }
+        }
     }
 }
 

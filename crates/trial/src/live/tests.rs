@@ -1,4 +1,5 @@
 use super::*;
+use crate::comparison::own;
 use crate::latency::Summary;
 use nearpath_model::{CpuId, Direction, PathLatency, Span};
 
@@ -46,6 +47,19 @@ fn path(kind: PathKind, buckets: &[(u64, u64)]) -> PathLatency {
 
 const MEAN: Metric = Metric::Path { kind: None, figure: Figure::Mean };
 
+/// A block and its value of the metric.
+#[derive(Debug)]
+struct Found {
+    metric: f64,
+    block: Block,
+}
+
+/// The only block of a trial.
+fn alone(metric: &Metric, begin: &Reading, end: &Reading) -> Result<(Found, Option<Hops>), String> {
+    let (block, hops) = super::block(metric, begin, end, Needs::PartOf(1))?;
+    Ok((Found { metric: own(&block.observed).unwrap(), block }, hops))
+}
+
 fn percentile(share: f64) -> Metric {
     Metric::of(Figure::Percentile(share))
 }
@@ -71,7 +85,7 @@ fn reading(duration_s: f64, packets: u64, spans: Vec<Span>, cpu_time: Vec<CpuTim
     Reading {
         time_s: duration_s,
         measurement: Some(measurement),
-        bytes: None,
+        interfaces: None,
         probes: None,
         cpu_time,
     }
@@ -99,41 +113,49 @@ fn readings() -> (Reading, Reading) {
 #[test]
 fn a_block_is_the_difference_of_two_readings() {
     let (begin, end) = readings();
-    let (mean, hops) = block(&MEAN, &begin, &end).unwrap();
+    let (mean, hops) = alone(&MEAN, &begin, &end).unwrap();
     let hops = hops.unwrap();
     // (1,000 × 2,000 + 1,000 × 11,000) / 2,000.
     assert!((mean.metric - 6_500.0).abs() < 1e-6, "{mean:?}");
-    assert!((mean.rate_per_s - 1_000.0).abs() < 1e-6 && mean.lost == 0.0);
+    assert!((mean.block.rate_per_s - 1_000.0).abs() < 1e-6 && mean.block.lost == 0.0);
     // One a quarter busy, the other completely.
-    assert!((mean.cpus_busy - 1.25).abs() < 1e-6, "{mean:?}");
+    assert!((mean.block.cpus_busy - 1.25).abs() < 1e-6, "{mean:?}");
     // Half of 2,000 and half of 1,000 hops, for 2,000 packets; hops between nodes are unknown.
     assert!((hops.other_cpu - 0.75).abs() < 1e-6 && hops.other_node.is_none(), "{hops:?}");
 
-    let (tail, _) = block(&percentile(0.99), &begin, &end).unwrap();
+    let (tail, _) = alone(&percentile(0.99), &begin, &end).unwrap();
     // Close to the upper end of the bucket that holds 11,000.
     assert!((10_600.0..=11_400.0).contains(&tail.metric), "{tail:?}");
     let one = Metric::Span { from: "b".to_owned(), to: "c".to_owned() };
-    let (one, _) = block(&one, &begin, &end).unwrap();
+    let (one, _) = alone(&one, &begin, &end).unwrap();
     assert!((10_300.0..=10_420.0).contains(&one.metric), "{one:?}");
-    let (rate, _) = block(&Metric::Packets, &begin, &end).unwrap();
+    let (rate, _) = alone(&Metric::Packets, &begin, &end).unwrap();
     assert!((rate.metric - 0.001).abs() < 1e-9, "{rate:?}");
 }
 
 #[test]
 fn bits_are_those_of_the_interfaces() {
     let (mut begin, mut end) = readings();
-    let none = block(&Metric::Bits, &begin, &end).unwrap_err();
+    let none = alone(&Metric::Bits, &begin, &end).unwrap_err();
     assert_eq!(none, "the interfaces have no byte counters");
-    (begin.bytes, end.bytes) = (Some(1_000), Some(500_001_000));
-    let (bits, _) = block(&Metric::Bits, &begin, &end).unwrap();
+    let counted = |bytes| {
+        Some(Interfaces { bytes, packets: bytes / 1_000, errors: 7, drops: bytes / 100_000 })
+    };
+    (begin.interfaces, end.interfaces) = (counted(1_000), counted(500_001_000));
+    let (bits, _) = alone(&Metric::Bits, &begin, &end).unwrap();
     // 4 Gbit in 2 s: half a second per Gbit.
     assert!((bits.metric - 0.5).abs() < 1e-9, "{bits:?}");
-    assert!((bits.rate_per_s - 1_000.0).abs() < 1e-6, "packets, if they are tracked: {bits:?}");
+    assert!(
+        (bits.block.rate_per_s - 1_000.0).abs() < 1e-6,
+        "packets, if they are tracked: {bits:?}"
+    );
     // Without packets, the throughput guard uses bytes.
     (begin.measurement, end.measurement) = (None, None);
-    let (bits, hops) = block(&Metric::Bits, &begin, &end).unwrap();
-    assert!(hops.is_none() && (bits.rate_per_s - 250e6).abs() < 1.0, "{bits:?}");
-    let idle = block(&Metric::Bits, &end, &end).unwrap_err();
+    let (bits, hops) = alone(&Metric::Bits, &begin, &end).unwrap();
+    assert!(hops.is_none() && (bits.block.rate_per_s - 250e6).abs() < 1.0, "{bits:?}");
+    // 5,000 of 505,000 packets were dropped, and no error is new.
+    assert!((bits.block.drops - 5_000.0 / 505_000.0).abs() < 1e-9 && bits.block.errors == 0.0);
+    let idle = alone(&Metric::Bits, &end, &end).unwrap_err();
     assert!(idle.starts_with("no bytes were received or sent"), "{idle}");
 }
 
@@ -148,32 +170,39 @@ fn probes_have_their_own_percentiles() {
         percentiles: [("50".to_owned(), 40), ("99".to_owned(), 90)].into(),
         max_ns: Some(100),
     };
-    end.probes = Some(Probes { sent: 2_100, received: 2_000, latency });
-    let (tail, hops) = block(&percentile(0.99), &begin, &end).unwrap();
-    assert!((tail.metric - 90.0).abs() < 1e-9 && hops.is_some(), "{tail:?}");
-    assert!((tail.lost - 100.0 / 2_100.0).abs() < 1e-9, "probes without an answer: {tail:?}");
-    assert!((tail.rate_per_s - 1_000.0).abs() < 1e-6, "all traffic: {tail:?}");
-    let (mean, _) = block(&MEAN, &begin, &end).unwrap();
+    let histogram = vec![(40, 1_900), (90, 80), (100, 20)];
+    end.probes = Some(Probes { sent: 2_100, received: 2_000, latency, histogram });
+    let (tail, hops) = alone(&percentile(0.99), &begin, &end).unwrap();
+    assert!((86.0..=94.0).contains(&tail.metric) && hops.is_some(), "{tail:?}");
+    assert!((tail.block.lost - 100.0 / 2_100.0).abs() < 1e-9, "probes without an answer: {tail:?}");
+    assert!((tail.block.rate_per_s - 1_000.0).abs() < 1e-6, "all traffic: {tail:?}");
+    let (mean, _) = alone(&MEAN, &begin, &end).unwrap();
     assert!((mean.metric - 50.0).abs() < 1e-9);
-    let deep = block(&percentile(0.999), &begin, &end).unwrap_err();
-    assert!(deep.contains("2000 probes in 2.00s are too few for p99.9: 10000 needed"), "{deep}");
+    let deep = alone(&percentile(0.999), &begin, &end).unwrap_err();
+    assert!(
+        deep.contains("2000 probes in 2.00s are too few for p99.9: 10000 needed in 1 blocks"),
+        "{deep}"
+    );
     // If packets cannot be tracked, only probes are used.
     end.measurement = None;
-    let (alone, hops) = block(&percentile(0.5), &begin, &end).unwrap();
-    assert!(hops.is_none() && (alone.rate_per_s - 1_000.0).abs() < 1e-6, "{alone:?}");
-    let packets = block(&Metric::Packets, &begin, &end).unwrap_err();
+    let (probed, hops) = alone(&percentile(0.5), &begin, &end).unwrap();
+    assert!(hops.is_none() && (probed.block.rate_per_s - 1_000.0).abs() < 1e-6, "{probed:?}");
+    let packets = alone(&Metric::Packets, &begin, &end).unwrap_err();
     assert_eq!(packets, "packets cannot be tracked on this host");
 }
 
 #[test]
 fn missing_data_of_a_block_is_reported() {
     let (begin, end) = readings();
-    let deep = block(&percentile(0.999), &begin, &end).unwrap_err();
+    let deep = alone(&percentile(0.999), &begin, &end).unwrap_err();
     assert!(deep.contains("too few for p99.9: 10000 needed"), "{deep}");
     let none = Metric::Span { from: "x".to_owned(), to: "y".to_owned() };
-    assert!(block(&none, &begin, &end).unwrap_err().starts_with("no packet passed from x to y"));
-    let idle = block(&MEAN, &end, &end).unwrap_err();
-    assert_eq!(idle, "no packet completed a receive path");
+    assert!(alone(&none, &begin, &end).unwrap_err().starts_with("no packet passed from x to y"));
+    let idle = alone(&MEAN, &end, &end).unwrap_err();
+    assert!(idle.starts_with("no packet completed a receive path; try a longer --block"), "{idle}");
+    // With the change, that is a result: no packet, and no value.
+    let (silent, _) = super::block(&MEAN, &end, &end, Needs::Anything).unwrap();
+    assert_eq!(own(&silent.observed), None);
 }
 
 #[test]
@@ -185,7 +214,7 @@ fn percentiles_are_of_whole_packets_not_sums_over_spans() {
     end.measurement.as_mut().unwrap().paths =
         vec![path(PathKind::Receive, &[(4_000, 9_600), (1_003_000, 400)])];
     let begin = reading(0.0, 0, Vec::new(), Vec::new());
-    let (tail, _) = block(&percentile(0.99), &begin, &end).unwrap();
+    let (tail, _) = alone(&percentile(0.99), &begin, &end).unwrap();
     // The spans' percentiles add up to 4µs or to 4ms, which no packet took.
     assert!((960_000.0..=1_060_000.0).contains(&tail.metric), "{tail:?}");
 }
@@ -197,12 +226,29 @@ fn another_kind_of_path_is_compared_by_its_name() {
     let measurement = end.measurement.as_mut().unwrap();
     measurement.paths.push(forwarded);
     let metric: Metric = "forward:mean".parse().unwrap();
-    let (mean, _) = block(&metric, &begin, &end).unwrap();
+    let (mean, _) = alone(&metric, &begin, &end).unwrap();
     assert!((mean.metric - 500.0).abs() < 1e-9, "{mean:?}");
     // A host that only forwards receives nothing; the error lists what is available.
     end.measurement.as_mut().unwrap().paths.remove(0);
-    let none = block(&percentile(0.99), &begin, &end).unwrap_err();
+    let none = alone(&percentile(0.99), &begin, &end).unwrap_err();
     assert_eq!(none, "no packet completed a receive path; available: forward:p99 (3000 packets)");
+}
+
+#[test]
+fn packets_of_all_blocks_count_and_a_share_needs_no_deep_percentile() {
+    let (begin, end) = readings();
+    assert!(
+        super::block(&percentile(0.999), &begin, &end, Needs::PartOf(5)).is_ok(),
+        "2,000 in each of 5"
+    );
+    let above: Metric = "above:5us".parse().unwrap();
+    let (share, _) = alone(&above, &begin, &end).unwrap();
+    assert!((share.metric - 1_000.5 / 2_001.0).abs() < 1e-9, "half took 11µs: {share:?}");
+    let none: Metric = "receive:above:1s".parse().unwrap();
+    let (share, _) = alone(&none, &begin, &end).unwrap();
+    assert!(share.metric > 0.0 && share.metric < 0.001, "{share:?}");
+    assert_eq!(latencies(&above, &begin, &end).unwrap().iter().map(|b| b.1).sum::<u64>(), 2_000);
+    assert_eq!(latencies(&Metric::Packets, &begin, &end), None);
 }
 
 #[test]
@@ -218,10 +264,25 @@ fn metrics_round_trip() {
         "gbps",
         "kernel_transmit:p90",
         "receive:mean",
+        "above:250us",
+        "forward:above:3ms",
+        "above:1s",
+        "above:1234ns",
     ] {
         assert_eq!(name.parse::<Metric>().unwrap().to_string(), name);
     }
-    for name in ["p98", "sideways:p99", "forward:", "forward:p98", "forward:pps"] {
+    for name in [
+        "p98",
+        "sideways:p99",
+        "forward:",
+        "forward:p98",
+        "forward:pps",
+        "above:",
+        "above:5",
+        "above:0us",
+        "above:99s",
+        "above:1us:",
+    ] {
         assert!(name.parse::<Metric>().unwrap_err().contains("forward"), "{name}");
     }
     // With probes a percentile is theirs, unless a path is named.

@@ -1,11 +1,11 @@
 //! The sending side. Input: a plan and the server's endpoints. Output, at the end of the load: what was sent
 //! and answered.
 
-use super::pacer::Pacer;
 use super::report::{LoadCount, LoadKind, LoadReport, Part};
 use super::server::END_OF_FLOW;
 use super::{Endpoint, LoadError, LoadPlan};
 use crate::affinity;
+use crate::pacer::Pacer;
 use nearpath_model::CpuSet;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};

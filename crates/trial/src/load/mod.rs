@@ -15,7 +15,6 @@
 
 mod client;
 mod connections;
-mod pacer;
 mod plan;
 mod report;
 mod server;

@@ -4,7 +4,8 @@
 use super::batch::{Batch, MOST};
 use super::receiver::thread_ns;
 use super::wire::Header;
-use crate::clock::{SECOND_NS, now_ns, sleep_until};
+use crate::clock::{SECOND_NS, now_ns};
+use crate::pacer::wait_until;
 use std::io;
 use std::net::UdpSocket;
 use std::num::NonZeroU64;
@@ -12,8 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Packets due within this time are sent in one call.
 const BURST_NS: f64 = 100_000.0;
-/// Longest single sleep of a thread that can be stopped.
-const NAP_NS: u64 = 50_000_000;
 
 /// The task of a thread.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +50,7 @@ pub(super) fn send(socket: &UdpSocket, flow: &Flow, stop: &AtomicBool) -> Sent {
     let burst = per_ns.map_or(MOST as f64, |per_ns| (per_ns * BURST_NS).ceil());
     let burst = (burst as u64).clamp(1, batch.capacity() as u64);
     let mut sent = Sent::default();
-    wait_until(flow.begin_ns, stop);
+    wait_until(flow.begin_ns, false, stop);
     let used_ns = thread_ns();
     let mut last_ns = flow.begin_ns;
     while !stop.load(Ordering::Relaxed) {
@@ -66,7 +65,7 @@ pub(super) fn send(socket: &UdpSocket, flow: &Flow, stop: &AtomicBool) -> Sent {
         if due < burst {
             // When the burst is due; per_ns is set, or everything would be due.
             let until = (sent.packets + burst) as f64 / per_ns.unwrap_or(1.0);
-            wait_until((flow.begin_ns + until as u64).min(flow.end_ns), stop);
+            wait_until((flow.begin_ns + until as u64).min(flow.end_ns), false, stop);
             continue;
         }
         let count = usize::try_from(due.min(batch.capacity() as u64)).unwrap_or(MOST);
@@ -88,14 +87,4 @@ pub(super) fn send(socket: &UdpSocket, flow: &Flow, stop: &AtomicBool) -> Sent {
     sent.used_ns = thread_ns().saturating_sub(used_ns);
     sent.duration_ns = last_ns.saturating_sub(flow.begin_ns);
     sent
-}
-
-fn wait_until(ns: u64, stop: &AtomicBool) {
-    loop {
-        let now = now_ns();
-        if now >= ns || stop.load(Ordering::Relaxed) {
-            return;
-        }
-        sleep_until(ns.min(now + NAP_NS));
-    }
 }

@@ -76,6 +76,8 @@ const PARAMETERS: &[(&str, Argument)] = &[
     ("isolcpus", Argument::Cpus),
     ("nohz_full", Argument::Cpus),
     ("rcu_nocbs", Argument::Cpus),
+    ("irqaffinity", Argument::Cpus),
+    ("skew_tick", Argument::Number),
     ("rcu_nocb_poll", Argument::None),
     ("nowatchdog", Argument::None),
     ("nmi_watchdog", Argument::Number),

@@ -1,5 +1,5 @@
-//! The kernel command line that isolates CPUs at boot, for the goal isolation: no load balancing onto them, and no
-//! tick, RCU callbacks or watchdog there.
+//! The kernel command line that isolates CPUs at boot, for the goal isolation: no load balancing onto them, no tick, RCU
+//! callbacks, hard-lockup watchdog or interrupts without an affinity of their own there.
 //!
 //! Input: the requested CPUs and the current kernel command line. Output: a grub fragment, if the running kernel lacks
 //! any of it. It takes effect after update-grub and a reboot. Where an application needs its load balanced over these
@@ -22,6 +22,28 @@ pub(super) const PLANNER: Planner = Planner {
     plans: "the kernel command line that isolates CPUs at boot (--goal isolation)",
     run,
 };
+
+/// A parameter that is added on request only: its price is paid by the whole host, always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BootParameter {
+    /// A kernel thread polls for RCU callbacks instead of being woken: a CPU never sleeps.
+    RcuNocbPoll,
+    /// No watchdogs: a CPU that hangs is not reported.
+    Nowatchdog,
+}
+
+impl BootParameter {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::RcuNocbPoll, Self::Nowatchdog];
+
+    /// As the kernel names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RcuNocbPoll => "rcu_nocb_poll",
+            Self::Nowatchdog => "nowatchdog",
+        }
+    }
+}
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     let request = situation.request;
@@ -61,7 +83,12 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     let (at_boot, later): (Vec<_>, Vec<_>) =
         request.hugepages.iter().partition(|hugepages| hugepages.not_at_boot(release).is_none());
     later.iter().filter_map(|hugepages| hugepages.not_at_boot(release)).for_each(|n| draft.note(n));
-    let wanted = parameters(&isolated, domain, &at_boot);
+    let mut wanted = parameters(&isolated, domain, &at_boot);
+    let others = situation.host.topology.online.difference(&isolated);
+    if !others.is_empty() {
+        wanted.push(format!("irqaffinity={others}"));
+    }
+    wanted.extend(request.boot_parameters.iter().map(|parameter| parameter.name().to_owned()));
     let missing: Vec<&str> = wanted
         .iter()
         .map(String::as_str)
@@ -86,9 +113,9 @@ fn parameters(isolated: &CpuSet, domain: bool, hugepages: &[&Hugepages]) -> Vec<
         format!("isolcpus={flags},{isolated}"),
         format!("nohz_full={isolated}"),
         format!("rcu_nocbs={isolated}"),
-        "rcu_nocb_poll".to_owned(),
-        "nowatchdog".to_owned(),
         "nmi_watchdog=0".to_owned(),
+        // The ticks of housekeeping CPUs do not contend for the same locks at the same moment.
+        "skew_tick=1".to_owned(),
     ];
     for (index, hugepages) in hugepages.iter().enumerate() {
         all.extend(hugepages.parameters(index == 0));

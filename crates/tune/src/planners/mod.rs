@@ -16,8 +16,10 @@ mod drop_in;
 mod gro_flush_timeout;
 mod hugepages;
 mod irqbalance;
+mod isolation;
 mod memory;
 mod napi_defer_hard_irqs;
+mod needless;
 mod nic_irqs;
 mod predict;
 mod priority;
@@ -36,6 +38,7 @@ mod workload;
 mod xps;
 
 pub use channels::ChannelCount;
+pub use command_line::BootParameter;
 pub use hugepages::Hugepages;
 pub use situation::Request;
 pub use system::System;
@@ -76,6 +79,7 @@ pub const PLANNERS: &[Planner] = &[
     napi_defer_hard_irqs::PLANNER,
     sysctls::PLANNER,
     hugepages::PLANNER,
+    isolation::PLANNER,
     command_line::PLANNER,
     irqbalance::PLANNER,
     reasons::PLANNER,
@@ -109,6 +113,12 @@ pub fn plan(
     let now = predict::crossings(&situation);
     let effects = predict::effects(&situation, &changes);
     let predicted = effects.last().copied().unwrap_or(now);
+    if workloads.is_empty()
+        && let Some(reason) = needless::reason(request, findings, &changes, &now, &predicted)
+    {
+        changes.clear();
+        notes.insert(0, reason);
+    }
     for (change, effect) in changes.iter_mut().zip(effects) {
         change.predicted = Some(effect);
     }

@@ -75,6 +75,7 @@ fn cpus_are_isolated_at_boot_for_isolation() {
             cpus: Some(set(cpus)),
             housekeeping: housekeeping.map(set),
             hugepages: vec!["1G:8".parse().unwrap()],
+            boot_parameters: vec![BootParameter::Nowatchdog],
             system: System::with(&[(FRAGMENT, text)]),
             ..Request::default()
         };
@@ -89,7 +90,8 @@ fn cpus_are_isolated_at_boot_for_isolation() {
         Some(
             "GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT \
              isolcpus=managed_irq,domain,2-7,10-15 nohz_full=2-7,10-15 rcu_nocbs=2-7,10-15 \
-             rcu_nocb_poll nowatchdog nmi_watchdog=0 default_hugepagesz=1G hugepagesz=1G hugepages=8\""
+             nmi_watchdog=0 skew_tick=1 default_hugepagesz=1G hugepagesz=1G hugepages=8 \
+             irqaffinity=0-1,8-9 nowatchdog\""
         )
     );
     // Written, but not booted with.
@@ -101,8 +103,8 @@ fn cpus_are_isolated_at_boot_for_isolation() {
     host.kernel.nohz_full = Some(set("2-7,10-15"));
     host.kernel.rcu_nocbs = Some(set("2-7,10-15"));
     host.kernel.cmdline = Some(
-        "quiet rcu_nocb_poll nowatchdog nmi_watchdog=0 default_hugepagesz=1G hugepagesz=1G \
-         hugepages=8"
+        "quiet nmi_watchdog=0 skew_tick=1 default_hugepagesz=1G hugepagesz=1G hugepages=8 \
+         irqaffinity=0-1,8-9 nowatchdog"
             .to_owned(),
     );
     let booted = planned(&host, "2-7,10-15", None, change.after.text().unwrap()).unwrap();

@@ -1,6 +1,7 @@
 //! The input of a planner: the host, its findings, the request, and lookups shared by planners.
 
 use super::channels::ChannelCount;
+use super::command_line::BootParameter;
 use super::hugepages::Hugepages;
 use super::system::System;
 use super::traffic::Traffic;
@@ -41,6 +42,8 @@ pub struct Request {
     pub move_memory: bool,
     /// Hugepages by size; with the goal isolation they are reserved at boot.
     pub hugepages: Vec<Hugepages>,
+    /// Kernel parameters that are added on request only, for the goal isolation.
+    pub boot_parameters: Vec<BootParameter>,
     /// Sysctls, by dotted name, and their wanted values.
     pub sysctls: Vec<(String, String)>,
     /// State of the running system that is not part of the host's facts.

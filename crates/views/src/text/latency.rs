@@ -89,7 +89,7 @@ fn bits_per_s(bits: f64) -> String {
 
 /// One progress line, covering the time since the previous one.
 pub fn latency_progress(progress: &Progress) -> String {
-    let Progress { passed, sent, received, latency: seen } = progress;
+    let Progress { passed, sent, received, latency: seen, .. } = progress;
     let of = |name: &str| seen.percentiles.get(name).map_or("-".to_owned(), |&ns| latency(ns));
     format!(
         "{}: {sent} sent, {received} answered; since the last line {} answers, p50 {}, p99 {}, \

@@ -162,9 +162,10 @@ fn difference(compared: &Comparison) -> String {
         Verdict::NoDifference => "no difference",
         Verdict::Inconclusive => "inconclusive",
     };
-    let [low, high] = compared.ci95;
     let delta = signed_percentage(compared.delta_percent);
-    format!("{delta} ({} to {}): {verdict}", signed_percentage(low), signed_percentage(high))
+    let ends = compared.ci95.map(|ends| ends.map(signed_percentage));
+    let interval = ends.map(|[low, high]| format!(" ({low} to {high})")).unwrap_or_default();
+    format!("{delta}{interval}: {verdict}")
 }
 
 #[cfg(test)]
@@ -179,12 +180,11 @@ mod tests {
                 "90": 10_000, "99": p99, "99.9": 60_000}, "max_ns": 8_100_000,
                 "p99_of_blocks": [p99, p99 + 1_000], "against_no_binding": compared})
         };
+        let guard = json!({"without": 1.0, "with": 1.0, "margin": 0.1, "harm_bound": 0.0, "state": "holds"});
         let compared = json!({"blocks": 16, "baseline": 40_000.0, "with_plan": 20_000.0,
-            "delta_percent": -50.0, "ci95": [-55.0, -45.5], "noise_floor_percent": 1.0,
-            "guards": {"lost": {"without": 0.0, "with": 0.0, "objects": false, "sure": false},
-                "cpus_busy": {"without": 1.0, "with": 1.0, "objects": false, "sure": false},
-                "rate_per_s": {"without": 1.0, "with": 1.0, "objects": false, "sure": false}},
-            "verdict": "better"});
+            "delta_percent": -50.0, "ci95": [-55.0, -45.5], "p_value": 0.001, "p_adjusted": null,
+            "placebo": null, "autocorrelation": 0.1, "guards": {"lost": guard, "errors": guard, "drops": guard,
+            "cpus_busy": guard, "rate_per_s": guard}, "verdict": "better"});
         let report = json!({"schema": 1, "application": "nearpath bench reflect", "target":
             "10.0.0.1:6327", "nic": "eth0", "node": 1, "cpus": "2-3", "changes": ["irq-40"],
             "cycles": 4, "block_s": 2.0, "notes": ["mind the gap"], "scenarios": [

@@ -23,7 +23,11 @@ pub fn plan(plan: &Plan) -> String {
         Goal::Throughput => "throughput",
         Goal::Isolation => "isolation",
     };
-    heading(&mut out, &format!("plan for {goal}: {}", count(plan.changes.len(), "change")));
+    let changes = match plan.changes.len() {
+        0 => "nothing to change".to_owned(),
+        number => count(number, "change"),
+    };
+    heading(&mut out, &format!("plan for {goal}: {changes}"));
     for text in crossings(&plan.now, &plan.predicted) {
         line!(out, "{text}");
     }

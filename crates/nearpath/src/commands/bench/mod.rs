@@ -17,6 +17,7 @@ use nearpath_trial::latency::SocketOptions;
 use packets::Packets;
 use reflect::Reflect;
 use scenarios::Scenarios;
+pub(super) use scenarios::unescaped;
 use std::net::SocketAddr;
 
 /// Port of the reflector: "near" on a telephone keypad.

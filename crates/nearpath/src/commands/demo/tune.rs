@@ -38,7 +38,7 @@ Requires root and a kernel with BTF. It changes only what it created, and leaves
 even when killed: the journal is in memory.
 
 EXAMPLES
-  nearpath demo tune                    about forty seconds
+  nearpath demo tune                    about a minute
   nearpath demo tune --cycles 4 --block 500ms
   nearpath demo tune --json | jq '.trial | {baseline, with_plan, verdict}'";
 
@@ -63,9 +63,6 @@ pub(super) struct TuneArguments {
     #[arg(long)]
     json: bool,
 }
-
-/// How long the path settles after each switch.
-const WARM_UP: Duration = Duration::from_millis(200);
 
 impl TuneArguments {
     pub(super) fn run(&self) -> Result<(), Failure> {
@@ -148,15 +145,17 @@ impl TuneArguments {
         let config = TrialConfig {
             cycles: self.cycles.into(),
             block: self.block,
-            warm_up: WARM_UP,
+            settling: None,
             minimum_effect_percent: Thresholds::default().minimum_effect_percent,
+            // It does not place the interrupts of a path without hardware.
+            irqbalance: false,
         };
         let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         say(&format!(
             "trying the plan of {} for {:?}: {} blocks, alternately without and with it",
             ids.len(),
             config.time(),
-            4 * config.cycles
+            config.blocks()
         ));
         let measured = Measured {
             metric: Metric::of(Figure::Percentile(0.99)),
@@ -165,7 +164,7 @@ impl TuneArguments {
             probes: None,
             loads: Vec::new(),
         };
-        let meter = Meter::start(&host, measured)?;
+        let meter = Meter::start(root, &host, measured)?;
         let boot = boot.to_owned();
         let mut bench = Bench { root, executor, meter, interrupt, config, boot };
         let report = match bench.trial(ids, steps) {

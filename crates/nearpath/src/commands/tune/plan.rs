@@ -10,7 +10,7 @@ use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted, current_netns, unit_of_cgroup};
 use nearpath_model::{CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner};
 use nearpath_tune::planners::{
-    ChannelCount, Hugepages, Request, System, Traffic, Workload, plan, workloads,
+    BootParameter, ChannelCount, Hugepages, Request, System, Traffic, Workload, plan, workloads,
 };
 use nearpath_tune::steering;
 use nearpath_views::text;
@@ -92,6 +92,9 @@ pub struct PlanOptions {
     /// with --goal isolation, at boot; repeatable
     #[arg(long, value_name = "SIZE:[NODE:]COUNT")]
     hugepages: Vec<Hugepages>,
+    /// With --goal isolation, also boot with this; repeatable. rcu_nocb_poll keeps a CPU awake, nowatchdog hides hung CPUs
+    #[arg(long, value_name = "NAME", value_parser = boot_parameter)]
+    boot_parameter: Vec<BootParameter>,
     /// Set this sysctl, e.g. kernel.numa_balancing=0; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = sysctl)]
     sysctl: Vec<(String, String)>,
@@ -172,6 +175,7 @@ impl PlanOptions {
             reasons: self.reasons,
             move_memory: self.move_memory,
             hugepages: self.hugepages.clone(),
+            boot_parameters: self.boot_parameter.clone(),
             sysctls: self.sysctl.clone(),
             system,
         };
@@ -247,6 +251,11 @@ fn channels(text: &str) -> Result<ChannelCount, String> {
         (_, Ok(number)) if number > 0 => Ok(ChannelCount::Number(number)),
         _ => Err("expected a number from 1, or near".to_owned()),
     }
+}
+
+fn boot_parameter(text: &str) -> Result<BootParameter, String> {
+    let found = BootParameter::ALL.into_iter().find(|parameter| parameter.name() == text);
+    found.ok_or_else(|| "expected rcu_nocb_poll or nowatchdog".to_owned())
 }
 
 fn sysctl(text: &str) -> Result<(String, String), String> {

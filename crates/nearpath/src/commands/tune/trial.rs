@@ -3,42 +3,49 @@
 
 use super::apply::plan_of;
 use super::plan::PlanOptions;
-use crate::commands::bench::{Load, target};
+use crate::commands::bench::{Load, target, unescaped};
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::duration;
 use crate::source::Namespace;
-use crate::trial::{Bench, Measured, Meter, NothingMade, TrialConfig};
+use crate::trial::{Bench, Measured, Meter, NothingMade, ProbePlan, TrialConfig};
 use anyhow::{Context, bail};
 use clap::Args;
 use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_instruments::stages::{NIC_RX, Options};
-use nearpath_model::{Detail, Direction, PathKind, Plan, TRIAL_SCHEMA, Thresholds, TrialReport};
+use nearpath_model::{
+    CpuSet, Detail, Direction, Host, PathKind, Plan, TRIAL_SCHEMA, Thresholds, TrialReport,
+};
 use nearpath_trial::comparison::CYCLES_MIN;
 use nearpath_trial::latency::{
     Arrivals, LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, SocketOptions, Transport,
 };
 use nearpath_trial::live::{METRICS, Metric};
+use nearpath_trial::requests::RequestPlan;
 use nearpath_tune::{Executor, Journal, Live, steering};
 use nearpath_views::text;
 use serde::Serialize;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Traffic must flow during the trial: the host's own, or with --probe that of a prober. Blocks without
-the plan (A) and with it (B) alternate in the order A B B A, so that slow drift cancels out. The
-difference is reported with its 95 % confidence interval (bootstrap over the cycles), next to the
-A/A noise. The plan is kept only if the metric improves by more than the noise and --minimum-effect,
-and loss, CPU time and packet rate stay within the guards. Otherwise, on the first error and on
-Ctrl-C it is undone. The changes are in the journal during the trial.
+the plan (A) and with it (B) alternate, at random in the order A B B A or B A A B, so that slow drift
+cancels out. In one cycle of three the plan is undone again instead of applied, as a placebo. The
+packets of all blocks of a kind are pooled, and the difference is reported with its 95 % confidence
+interval, next to that of the placebo. The plan is kept only if the metric improves by more than
+chance, --minimum-effect and the placebo, and loss, errors, drops, CPU time and packet rate are shown
+to stay within the margins of the guards. Otherwise, on the first error and on Ctrl-C it is undone.
+If the plan does harm, the trial stops by itself. The changes are in the journal during the trial.
 
 METRICS
   p50 p90 p99 p99.9   percentile of the end-to-end time of received packets: from the first observed
                       stage until they are read
   mean                mean of the same time
+  above:TIME          share of packets that take longer: above:250us, for tails beyond p99.9
   PATH:p99, ...       the same for one kind of path, named as in 'nearpath measure stages': receive,
                       forward, transmit, kernel_transmit; receive_from_nic and forward_from_nic
                       start at the NIC's timestamp (the others do not use it in a trial)
@@ -46,13 +53,15 @@ METRICS
   pps                 packets per second that complete their path
   gbps                10⁹ bits per second received and sent, from the counters of --dev or --nic
                       (default: all hardware interfaces)
-With --probe, p50 to p99.9 and mean without PATH are round-trip times of the probes, in open loop.
+With --probe, p50 to p99.9, mean and above without PATH are round-trip times of the probes, in open
+loop; with --request those of the application's own answers.
 
 EXAMPLES
   nearpath tune try --nic eth0 --port 443
   nearpath tune try plan.json --metric mean --cycles 20 --block 5s
-  nearpath tune try plan.json --each           each change individually; keep those that help
+  nearpath tune try plan.json --each           each kind of change individually; keep those that help
   nearpath tune try --nic eth0 --probe 10.0.0.2    with 'nearpath bench reflect' on 10.0.0.2
+  nearpath tune try --nic eth0 --probe 10.0.0.2:6379 --request 'PING\\r\\n'    an application
   nearpath tune try --nic eth0 --probe 10.0.0.2 --load tcp --load-reverse
                                                needs 'bench reflect --load' on 10.0.0.2
   nearpath tune try --nic eth0 --metric forward:p99    packets that this host forwards
@@ -67,7 +76,7 @@ const CYCLES: usize = 12;
 pub struct Try {
     /// Plan written by 'nearpath tune plan --json'; '-' is standard input
     #[arg(value_name = "PLAN")]
-    #[arg(conflicts_with_all = ["goal", "nic", "pid", "unit", "cpus", "housekeeping", "channels", "vlan_priority", "cpuset", "stop_irqbalance", "reasons", "move_memory", "hugepages", "sysctl", "findings"])]
+    #[arg(conflicts_with_all = ["goal", "nic", "pid", "unit", "cpus", "housekeeping", "channels", "vlan_priority", "cpuset", "stop_irqbalance", "reasons", "move_memory", "hugepages", "boot_parameter", "sysctl", "findings"])]
     plan: Option<PathBuf>,
     /// Only the change with this id; repeatable
     #[arg(long, value_name = "ID")]
@@ -78,20 +87,21 @@ pub struct Try {
     /// Only packets received by this interface
     #[arg(long, value_name = "NAME")]
     dev: Option<String>,
-    /// Number of cycles, of four blocks each
+    /// Number of cycles with the plan, of four blocks each; half as many more, and at least four, are placebo
     #[arg(long, value_name = "N", default_value_t = CYCLES, value_parser = cycles)]
     cycles: usize,
-    /// Duration of a block
+    /// Duration of a block; doubled, twice at most, if blocks turn out to be correlated
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     block: Duration,
-    /// Time for the host to settle after each switch
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
-    warm_up: Duration,
+    /// Time for the host to settle after each switch [default: measured]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    warm_up: Option<Duration>,
     /// Ignore differences below this, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = Thresholds::default().minimum_effect_percent)]
     #[arg(value_parser = percent)]
     minimum_effect: f64,
-    /// Try each change individually, those with the largest predicted effect first, and keep those that help
+    /// Try the changes of each kind and interface, process or cgroup by themselves, those with the largest predicted
+    /// effect first, and keep those that help; corrected for the number of trials (Holm)
     #[arg(long)]
     each: bool,
     #[command(flatten)]
@@ -125,6 +135,10 @@ struct Probe {
     /// Use TCP instead of UDP
     #[arg(long, requires = "probe")]
     probe_tcp: bool,
+    /// Probe the application itself: this request over one TCP connection, whose answers have the same length;
+    /// \r, \n, \t, \0, \xNN and \\ are escapes
+    #[arg(long, value_name = "TEXT", requires = "probe", conflicts_with_all = ["probe_tcp", "probe_connections"])]
+    request: Option<String>,
 }
 
 /// Which packets are followed for a metric, and through which stages. Transmit paths need the send calls
@@ -150,11 +164,30 @@ fn left_out(metric: &Metric) -> Vec<String> {
 const LATE_AFTER: Duration = Duration::from_secs(1);
 
 impl Probe {
-    /// The probes, if requested; without timestamps, to reduce overhead.
-    fn plan(&self) -> anyhow::Result<Option<LatencyPlan>> {
-        let Some(to) = &self.probe else { return Ok(None) };
-        let probe = LatencyPlan {
-            target: target(to)?,
+    /// The address that is probed.
+    fn target(&self) -> anyhow::Result<Option<SocketAddr>> {
+        self.probe.as_deref().map(target).transpose()
+    }
+
+    /// The probes, if requested; without timestamps, to reduce overhead. They run on the spare CPUs, if there are any,
+    /// and spin if each thread can have one.
+    fn plan(&self, spare: &CpuSet) -> anyhow::Result<Option<ProbePlan>> {
+        let Some(target) = self.target()? else { return Ok(None) };
+        if let Some(request) = &self.request {
+            let (warm_up, duration) = (Duration::ZERO, Duration::ZERO);
+            let request = unescaped(request)?;
+            let rate_per_s = self.probe_rate;
+            return Ok(Some(ProbePlan::Application(RequestPlan {
+                target,
+                request,
+                rate_per_s,
+                warm_up,
+                duration,
+            })));
+        }
+        let threads = 2 * self.probe_connections as usize;
+        Ok(Some(ProbePlan::Reflector(LatencyPlan {
+            target,
             transport: if self.probe_tcp { Transport::Tcp } else { Transport::Udp },
             mode: Loop::Open(Arrivals::Poisson),
             rate_per_s: Some(self.probe_rate),
@@ -164,12 +197,36 @@ impl Probe {
             duration: Duration::ZERO,
             late_after: LATE_AFTER,
             split: false,
-            spin: false,
-            cpus: None,
+            spin: spare.len() >= threads,
+            cpus: (!spare.is_empty()).then(|| spare.clone()),
             options: SocketOptions::default(),
-        };
-        Ok(Some(probe))
+        })))
     }
+}
+
+/// CPUs that a prober can have without changing what is compared: the plan neither takes them nor frees them, no
+/// interrupt of a NIC goes to them, and they are less than half of all.
+fn spare_cpus(host: &Host, plan: &Plan) -> CpuSet {
+    let mut spare: CpuSet =
+        host.topology.cpus.iter().filter(|cpu| cpu.online).map(|cpu| cpu.cpu).collect();
+    let online = spare.len();
+    for change in &plan.changes {
+        for value in [&change.before, &change.after] {
+            let set = change.target.set_of(value).unwrap_or_default();
+            // A mask of all CPUs takes none in particular.
+            if set.len() < online {
+                spare = spare.difference(&set);
+            }
+        }
+    }
+    for irq in host.irqs.iter().filter(|irq| host.name_of_irq(irq.irq).is_some()) {
+        if let Some(set) = irq.effective_affinity.as_ref().filter(|set| set.len() < online) {
+            spare = spare.difference(set);
+        }
+    }
+    let most = online / 2;
+    let first = spare.len().saturating_sub(most);
+    spare.iter().skip(first).collect()
 }
 
 /// Time before the first block, for loading and attaching programs.
@@ -264,10 +321,10 @@ impl Try {
         let (direction, detail) = observed_for(&self.metric);
         let filter = Filters::one_way(direction, self.dev.clone(), self.plan_options.only_port());
         let filter = filter.resolve(&host, netns)?;
-        let config = self.config();
-        let probes = self.probe.plan()?;
-        let loads = match &probes {
-            Some(probes) => self.load.streams(probes.target.ip(), lasting(&config, tried.len()))?,
+        let config = self.config(&host);
+        let probes = self.probe.plan(&spare_cpus(&host, &plan))?;
+        let loads = match self.probe.target()? {
+            Some(target) => self.load.streams(target.ip(), lasting(&config, tried.len()))?,
             None => Vec::new(),
         };
         let measured = Measured {
@@ -286,9 +343,10 @@ impl Try {
             loads,
         };
         let executor = Executor::new(Journal::open(&Journal::folder(), &boot)?, Live::new());
-        let meter = Meter::start(&host, measured)?;
+        let meter = Meter::start(root, &host, measured)?;
         let mut bench = Bench { root, executor, meter, interrupt, config, boot: boot.clone() };
         let mut done = Tried::default();
+        let base = bench.executor.entries().last().map_or(0, |entry| entry.id);
         for changes in tried {
             let steps = plan.steps(&changes, &boot, current_netns(root).inode)?;
             let ids = changes.join(", ");
@@ -303,6 +361,10 @@ impl Try {
                 }
             }
         }
+        if self.each {
+            let steps = |ids: &[String]| plan.steps(ids, &boot, current_netns(root).inode);
+            bench.keep_significant(base, &mut done.reports, &|ids| Ok(steps(ids)?))?;
+        }
         Ok(done)
     }
 
@@ -315,24 +377,29 @@ impl Try {
                 .any(|change| change.id == *id && change.target.takes_effect_immediately())
         };
         if self.each {
-            let ids = plan.by_effect().into_iter().filter(is_wanted);
-            return ids.filter(takes_effect_now).map(|id| vec![id]).collect();
+            let of_group = |group: Vec<String>| -> Vec<String> {
+                group.into_iter().filter(is_wanted).filter(takes_effect_now).collect()
+            };
+            let groups = plan.groups().into_iter().map(of_group);
+            return groups.filter(|group| !group.is_empty()).collect();
         }
         let ids = plan.changes.iter().map(|change| change.id.clone());
         let all: Vec<String> = ids.filter(is_wanted).filter(takes_effect_now).collect();
         if all.is_empty() { Vec::new() } else { vec![all] }
     }
 
-    fn config(&self) -> TrialConfig {
-        let Self { cycles, block, warm_up, minimum_effect: minimum_effect_percent, .. } = *self;
-        TrialConfig { cycles, block, warm_up, minimum_effect_percent }
+    fn config(&self, host: &Host) -> TrialConfig {
+        let Self { cycles, block, minimum_effect: minimum_effect_percent, .. } = *self;
+        let irqbalance = host.daemons.irqbalance == Some(true);
+        TrialConfig { cycles, block, settling: self.warm_up, minimum_effect_percent, irqbalance }
     }
 }
 
 /// Upper bound for the run time of a load, including the switches. It is stopped when the trials are done.
 fn lasting(config: &TrialConfig, trials: usize) -> Duration {
     let trials = u32::try_from(trials).unwrap_or(u32::MAX);
-    (config.time().saturating_mul(trials).saturating_mul(2) + BEFORE).min(LONGEST_LOAD)
+    // Blocks may be lengthened to four times.
+    (config.time().saturating_mul(trials).saturating_mul(5) + BEFORE).min(LONGEST_LOAD)
 }
 
 /// The completed trials, and the error that stopped them early, if any.

@@ -3,7 +3,7 @@
 use super::ConnectionLoad;
 use crate::affinity;
 use crate::load::LoadError;
-use crate::load::pacer::Pacer;
+use crate::pacer::Pacer;
 use nearpath_model::CpuSet;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};

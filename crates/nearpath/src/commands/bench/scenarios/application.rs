@@ -184,7 +184,7 @@ fn elsewhere(pid: u32, node: NodeId) -> Option<f64> {
 }
 
 /// Resolves C escape sequences.
-pub(super) fn unescaped(text: &str) -> anyhow::Result<Vec<u8>> {
+pub(in crate::commands) fn unescaped(text: &str) -> anyhow::Result<Vec<u8>> {
     let (mut bytes, mut rest) = (Vec::new(), text);
     while let Some(at) = rest.find('\\') {
         let (before, after) = (&rest[..at], &rest[at + 1..]);

@@ -12,6 +12,7 @@ use crate::output;
 use crate::session::{Progress, duration};
 use anyhow::{Context, bail};
 use application::Application;
+pub(in crate::commands) use application::unescaped;
 use clap::{Args, ValueEnum};
 use host::{Near, Tuned};
 use nearpath_host::{NetnsRef, Root};

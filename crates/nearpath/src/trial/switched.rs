@@ -1,0 +1,234 @@
+//! The host under one trial: switched between its two states, given time to settle, and measured in blocks that end at
+//! once if the plan does harm.
+
+use super::{Bench, NothingMade};
+use anyhow::{Context, bail};
+use nearpath_model::{Block, Hops, Step, Tail};
+use nearpath_trial::comparison::{Buckets, tail};
+use nearpath_trial::experiment::Experiment;
+use nearpath_trial::live::Needs;
+use nearpath_trial::settling::{Settling, with_reserve};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How often links and counters are looked at during a block.
+const LOOK: Duration = Duration::from_millis(100);
+/// Window of the settling time's measurement.
+const WINDOW: Duration = Duration::from_millis(100);
+/// A host that has not settled by then is not waited for.
+const SETTLING_MAX: Duration = Duration::from_secs(5);
+/// The shortest time to settle.
+const SETTLING_MIN: Duration = Duration::from_millis(100);
+/// The interval of irqbalance (`SLEEP_INTERVAL` in irqbalance.h): it places interrupts once in so long.
+const IRQBALANCE: Duration = Duration::from_secs(10);
+/// A link that comes back within this time after a switch is not lost: drivers restart the interface.
+const LINK_RESTART: Duration = Duration::from_secs(10);
+
+/// The host under one trial.
+pub(super) struct Switched<'b, 'a> {
+    bench: &'b mut Bench<'a>,
+    steps: Vec<Step>,
+    /// The last change in the journal before the trial.
+    base: u64,
+    with: bool,
+    block: Duration,
+    settling: Duration,
+    /// Number of blocks whose packets are pooled.
+    pooled: usize,
+    /// Hops in the blocks without the plan and with it, if packets are observed.
+    hops: [Vec<Hops>; 2],
+    /// The latencies of each block, in order.
+    latencies: Vec<Option<Buckets>>,
+}
+
+impl<'b, 'a> Switched<'b, 'a> {
+    pub(super) fn new(bench: &'b mut Bench<'a>, steps: Vec<Step>) -> Self {
+        let base = bench.executor.entries().last().map_or(0, |entry| entry.id);
+        let block = bench.config.block;
+        let settling = bench.config.settling.unwrap_or(SETTLING_MIN);
+        let owners = steps.iter().map(|step| step.change.target.owner());
+        bench.meter.links().watch(bench.root, owners);
+        let (hops, latencies) = ([Vec::new(), Vec::new()], Vec::new());
+        Self { bench, steps, base, with: false, block, settling, pooled: 1, hops, latencies }
+    }
+
+    pub(super) fn bench(&self) -> &Bench<'a> {
+        self.bench
+    }
+
+    /// The duration of the last blocks.
+    pub(super) fn block_time(&self) -> Duration {
+        self.block
+    }
+
+    /// The time to settle after a switch.
+    pub(super) fn settling(&self) -> Duration {
+        self.settling
+    }
+
+    /// Hops in the blocks without the plan and with it.
+    pub(super) fn hops(&self) -> &[Vec<Hops>; 2] {
+        &self.hops
+    }
+
+    /// The tail of the blocks, whose side `sides` tells in order; `None` for those of neither.
+    pub(super) fn tail(&self, sides: impl Iterator<Item = Option<bool>>) -> Option<Tail> {
+        let mut pools = [BTreeMap::new(), BTreeMap::new()];
+        for (side, latencies) in sides.zip(&self.latencies) {
+            let Some(side) = side else { continue };
+            // Blocks without a packet have none.
+            for &(bucket, count) in latencies.iter().flatten() {
+                *pools[usize::from(side)].entry(bucket).or_insert(0) += count;
+            }
+        }
+        tail(&pools.map(|pool| pool.into_iter().collect()))
+    }
+
+    /// Before the first block: `pooled` blocks of a side are one distribution. Measures how long the host takes to
+    /// settle, unless that is given.
+    pub(super) fn prepare(&mut self, pooled: usize) -> anyhow::Result<()> {
+        self.pooled = pooled;
+        if self.bench.config.settling.is_some() {
+            return Ok(());
+        }
+        let mut longest = Duration::ZERO;
+        // What a plan that interrupts traffic does to it is seen when it is applied, once.
+        let disrupts = self.steps.iter().any(|step| step.change.target.disrupts().is_some());
+        for with in if disrupts { &[][..] } else { &[true, false] } {
+            if *with {
+                self.apply()?
+            } else {
+                self.undo()?
+            }
+            longest = longest.max(self.settled_after()?);
+        }
+        self.settling = with_reserve(longest, SETTLING_MIN);
+        let places_irqs = |step: &Step| step.change.target.kind() == "irq_affinity";
+        if self.bench.config.irqbalance && self.steps.iter().any(places_irqs) {
+            self.settling = self.settling.max(IRQBALANCE);
+        }
+        Ok(())
+    }
+
+    /// How long after now the metric no longer changes.
+    fn settled_after(&mut self) -> anyhow::Result<Duration> {
+        let mut settling = Settling::default();
+        let began = Instant::now();
+        self.bench.meter.begin(self.bench.root)?;
+        while began.elapsed() < SETTLING_MAX {
+            self.wait(WINDOW)?;
+            settling.push(self.bench.meter.window(self.bench.root)?);
+            if let Some(windows) = settling.settled() {
+                return Ok(WINDOW * u32::try_from(windows).unwrap_or(u32::MAX));
+            }
+        }
+        Ok(SETTLING_MAX)
+    }
+
+    /// Applies the plan.
+    pub(super) fn apply(&mut self) -> anyhow::Result<()> {
+        if self.with {
+            return Ok(());
+        }
+        let outcome = self.bench.executor.apply_steps(self.steps.clone())?;
+        if outcome.made.is_empty() {
+            let why = outcome.skipped.first().map(|skipped| skipped.reason.to_string());
+            return Err(NothingMade(why.unwrap_or_else(|| "it is empty".to_owned())).into());
+        }
+        self.with = true;
+        Ok(())
+    }
+
+    /// Undoes what the trial has applied.
+    pub(super) fn undo(&mut self) -> anyhow::Result<()> {
+        self.with = false;
+        for (entry, undone) in self.bench.executor.rollback(Some(self.base), &self.bench.boot) {
+            undone.with_context(|| format!("change {} could not be undone", entry.id))?;
+        }
+        Ok(())
+    }
+
+    fn wait(&self, time: Duration) -> anyhow::Result<()> {
+        if self.bench.interrupt.wait(time) {
+            bail!("stopped early by a signal");
+        }
+        Ok(())
+    }
+
+    /// Waits until the host has settled and links that the switch has interrupted are back, for a while.
+    fn settle(&mut self) -> anyhow::Result<()> {
+        self.wait(self.settling)?;
+        let began = Instant::now();
+        while began.elapsed() < LINK_RESTART {
+            if self.bench.meter.links().lost(self.bench.root).is_none() {
+                break;
+            }
+            self.wait(LOOK)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a block, or for harm.
+    fn watch(&mut self) -> anyhow::Result<Option<String>> {
+        let root = self.bench.root;
+        self.bench.meter.links().begin(root);
+        let began = Instant::now();
+        loop {
+            let left = self.block.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            self.wait(left.min(LOOK))?;
+            let links = self.bench.meter.links();
+            if self.with {
+                if let Some(harm) = links.harm(root) {
+                    return Ok(Some(harm));
+                }
+            } else if let Some(name) = links.lost(root) {
+                bail!("{name}: link lost while the plan was not applied");
+            }
+        }
+        if !self.with {
+            self.bench.meter.links().end_without(root);
+        }
+        Ok(None)
+    }
+}
+
+impl Experiment for Switched<'_, '_> {
+    type Error = anyhow::Error;
+
+    fn set(&mut self, with: bool) -> anyhow::Result<()> {
+        if with == self.with {
+            return Ok(());
+        }
+        if with {
+            self.apply()?
+        } else {
+            self.undo()?
+        }
+        self.settle()
+    }
+
+    fn placebo(&mut self) -> anyhow::Result<()> {
+        self.apply()?;
+        self.undo()?;
+        self.settle()
+    }
+
+    fn block(&mut self) -> anyhow::Result<Result<Block, String>> {
+        self.bench.meter.begin(self.bench.root)?;
+        if let Some(harm) = self.watch()? {
+            return Ok(Err(harm));
+        }
+        let needs = if self.with { Needs::Anything } else { Needs::PartOf(self.pooled) };
+        let found = self.bench.meter.end(self.bench.root, needs)?;
+        self.hops[usize::from(self.with)].extend(found.hops);
+        self.latencies.push(found.latencies);
+        Ok(Ok(found.block))
+    }
+
+    fn lengthen(&mut self) {
+        self.block *= 2;
+    }
+}
