@@ -69,9 +69,10 @@ fn lower(
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{TWO_NODES, eth0, host, of_kind, planned_for, set};
+    use super::super::tests::{TWO_NODES, eth0, host, planned_for, set};
     use super::*;
     use crate::planners::Request;
+    use nearpath_model::Value;
     use nearpath_testing::trees::Machine;
     use std::collections::BTreeMap;
 
@@ -87,8 +88,9 @@ mod tests {
             }
             let request = Request { goal, cpus: cpus.map(set), ..Request::default() };
             let plan = planned_for(&host, &request, &[]).unwrap();
-            let all = of_kind(&plan, "sysctl").into_iter();
-            all.map(|(id, after)| (id.to_owned(), after.to_owned())).collect::<BTreeMap<_, _>>()
+            let sysctls = plan.changes.iter().filter(|change| change.kind() == "sysctl");
+            let text = |value: &Value| value.text().unwrap().to_owned();
+            sysctls.map(|c| (c.id.clone(), text(&c.after))).collect::<BTreeMap<_, _>>()
         };
         let both = planned(Goal::Isolation, Some("2-7,10-15"), "1", "1");
         assert_eq!(both["vm.stat_interval"], "10");

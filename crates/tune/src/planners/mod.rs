@@ -114,7 +114,7 @@ pub fn plan(
     let effects = predict::effects(&situation, &changes);
     let predicted = effects.last().copied().unwrap_or(now);
     if workloads.is_empty()
-        && let Some(reason) = needless::reason(request, findings, &changes, &now, &predicted)
+        && let Some(reason) = needless::reason(host, request, findings, &changes, &now, &predicted)
     {
         changes.clear();
         notes.insert(0, reason);

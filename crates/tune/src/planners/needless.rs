@@ -4,16 +4,23 @@
 //! among equals: each write has a risk, and a plan that predicts 0.0% -> 0.0% has nothing to set against it.
 
 use super::Request;
-use nearpath_model::{Crossings, Finding, Goal, PlannedChange, Severity};
+use nearpath_model::{
+    CpuId, CpuSet, Crossings, Finding, Goal, Host, IrqNumber, PlannedChange, Severity,
+};
+use std::collections::BTreeSet;
 
 /// A share below this is shown as 0.0%.
 const NOTHING: f64 = 0.0005;
+
+/// The kinds of changes that only place received packets, which is what the prediction is of.
+const PLACEMENT: [&str; 4] = ["irq_affinity", "rps_cpus", "rss", "irqbalance"];
 
 /// The note of a plan that has nothing to change.
 pub(super) const NOTE: &str = "nothing to change";
 
 /// Why none of the changes is needed; `None` if one is, or was requested.
 pub(super) fn reason(
+    host: &Host,
     request: &Request,
     findings: &[Finding],
     changes: &[PlannedChange],
@@ -21,7 +28,9 @@ pub(super) fn reason(
     predicted: &Crossings,
 ) -> Option<String> {
     let is_clean = findings.iter().all(|finding| finding.severity == Severity::Info);
-    let is_asked = |change: &PlannedChange| change.finding.is_some();
+    // Other kinds do more than place packets.
+    let is_asked =
+        |change: &PlannedChange| change.finding.is_some() || !PLACEMENT.contains(&change.kind());
     let stays = [
         (now.other_cpu, predicted.other_cpu),
         (now.other_llc, predicted.other_llc),
@@ -34,7 +43,8 @@ pub(super) fn reason(
         && !changes.is_empty()
         && !is_requested(request)
         && !changes.iter().any(is_asked)
-        && stays.into_iter().all(|(now, then)| is_nothing(now) && is_nothing(then));
+        && stays.into_iter().all(|(now, then)| is_nothing(now) && is_nothing(then))
+        && are_spread(host);
     is_needless.then(|| {
         format!(
             "{NOTE}: the diagnosis is clean, and packets stay where they arrive with and without the \
@@ -44,6 +54,26 @@ pub(super) fn reason(
                 count => format!("{count} changes"),
             }
         )
+    })
+}
+
+/// Whether each interrupt of a queue goes to one CPU, on a core of its own: otherwise the load of their queues is worth
+/// spreading, although no packet would cross less.
+fn are_spread(host: &Host) -> bool {
+    let queues = host.nics.iter().flat_map(|nic| {
+        let rx = nic.rx_queues.iter().map(|queue| queue.irq);
+        rx.chain(nic.tx_queues.iter().map(|queue| queue.irq))
+    });
+    let of_queues: BTreeSet<IrqNumber> = queues.flatten().collect();
+    let core = |cpu: CpuId| {
+        let found = host.topology.cpus.iter().find(|its| its.cpu == cpu);
+        found.and_then(|its| its.siblings.first()).unwrap_or(cpu)
+    };
+    let mut seen = BTreeSet::new();
+    let mut irqs = host.irqs.iter().filter(|irq| of_queues.contains(&irq.irq));
+    irqs.all(|irq| {
+        let only = irq.affinity.as_ref().filter(|set| set.len() == 1).and_then(CpuSet::first);
+        only.is_some_and(|cpu| seen.insert(core(cpu)))
     })
 }
 
@@ -64,8 +94,10 @@ fn is_requested(request: &Request) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{TWO_NODES, eth0, host};
     use super::*;
     use nearpath_model::{FindingCost, Target};
+    use nearpath_testing::trees::Machine;
 
     fn change(finding: Option<&str>) -> PlannedChange {
         PlannedChange {
@@ -80,6 +112,12 @@ mod tests {
             optional: false,
             predicted: None,
         }
+    }
+
+    /// Not a matter of placement.
+    fn other_kind() -> PlannedChange {
+        let target = Target::parse("/sys/class/net/eth0/gro_flush_timeout", None).unwrap();
+        PlannedChange { target, ..change(None) }
     }
 
     fn shares(cpu: f64) -> Crossings {
@@ -103,8 +141,11 @@ mod tests {
     #[test]
     fn a_clean_host_is_left_alone_and_any_reason_to_change_it_is_one() {
         let request = Request::default();
+        let with = |queues: &[&[u32]]| host(Machine::regular(TWO_NODES).nic(eth0(queues)));
+        let (spread, crowded) = (with(&[&[8], &[9]]), with(&[&[8], &[8]]));
+        let (anywhere, siblings) = (with(&[&[8, 9], &[10]]), with(&[&[4], &[12]]));
         let why = |request: &Request, findings: &[Finding], change: PlannedChange, now, then| {
-            reason(request, findings, &[change], &shares(now), &shares(then))
+            reason(&spread, request, findings, &[change], &shares(now), &shares(then))
         };
         let said = why(&request, &[], change(None), 0.0, 0.0).unwrap();
         assert!(said.starts_with("nothing to change: the diagnosis is clean"), "{said}");
@@ -123,8 +164,19 @@ mod tests {
                 0.0,
             ),
             why(&Request { cpuset: true, ..Request::default() }, &[], change(None), 0.0, 0.0),
-            reason(&request, &[], &[], &shares(0.0), &shares(0.0)),
-            reason(&request, &[], &[change(None)], &Crossings::default(), &Crossings::default()),
+            reason(&spread, &request, &[], &[], &shares(0.0), &shares(0.0)),
+            reason(&crowded, &request, &[], &[change(None)], &shares(0.0), &shares(0.0)),
+            reason(&siblings, &request, &[], &[change(None)], &shares(0.0), &shares(0.0)),
+            reason(&anywhere, &request, &[], &[change(None)], &shares(0.0), &shares(0.0)),
+            why(&request, &[], other_kind(), 0.0, 0.0),
+            reason(
+                &spread,
+                &request,
+                &[],
+                &[change(None)],
+                &Crossings::default(),
+                &Crossings::default(),
+            ),
         ] {
             assert_eq!(needed, None);
         }

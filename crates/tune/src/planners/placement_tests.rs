@@ -114,7 +114,7 @@ fn cpus_are_isolated_at_boot_for_isolation() {
     let other = planned(&host, "4-7", None, change.after.text().unwrap()).unwrap();
     let why = &other.changes.iter().find(|c| c.kind() == "kernel_command_line").unwrap().why;
     assert!(
-        why.contains("lacks isolcpus=managed_irq,domain,4-7 nohz_full=4-7 rcu_nocbs=4-7;"),
+        why.contains("lacks isolcpus=managed_irq,domain,4-7 nohz_full=4-7 rcu_nocbs=4-7 irqaffinity=0-3,8-15;"),
         "{why}"
     );
 }

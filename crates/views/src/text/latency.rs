@@ -280,7 +280,13 @@ probes: 1001 sent in 10.0s (100/s), 1000 received, 1 lost, 0 late, 3 reordered, 
     fn progress_is_one_line() {
         let latency = serde_json::from_value(summary(20_000)).unwrap();
         let passed = std::time::Duration::from_millis(1500);
-        let line = latency_progress(&Progress { passed, sent: 9, received: 8, latency });
+        let line = latency_progress(&Progress {
+            passed,
+            sent: 9,
+            received: 8,
+            latency,
+            histogram: Vec::new(),
+        });
         assert_eq!(
             line,
             "1.50s: 9 sent, 8 answered; since the last line 1000 answers, p50 20.0µs, p99 20.0µs, \
