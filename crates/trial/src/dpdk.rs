@@ -48,7 +48,7 @@ pub fn read_application(root: &Root, pid: u32) -> Option<DpdkReading> {
             lcore: worker.lcore,
             interrupts: interrupts.as_ref().map(of_cpus),
             involuntary: involuntary(root, pid, tid),
-            waited_ns: run_delay(root, pid, tid),
+            waited_ns: run_delay(root, pid, tid).map(|delay| delay.ns),
             cpus,
         })
     };

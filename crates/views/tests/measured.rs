@@ -287,6 +287,7 @@ fn diagnosis() -> Diagnosis {
             unchecked("xps", "no transmit queue is known"),
             unchecked("rss", "no transmit queue is known"),
         ],
+        workers: None,
         checks: 44,
         host: HostSummary {
             kernel: Some("6.8.0".into()),
