@@ -170,6 +170,17 @@ fn cycle(blocks: Vec<(Block, bool)>, order: Order) -> Option<Cycle> {
     Some(Cycle { without: pair(without)?, with: pair(with)?, placebo, with_first })
 }
 
+/// What a trial of a change that is made once has measured.
+#[derive(Debug, PartialEq)]
+pub struct Once {
+    /// The blocks before it.
+    pub before: Vec<Block>,
+    /// The blocks after it.
+    pub after: Vec<Block>,
+    /// The harm that stopped it.
+    pub stopped: Option<Harm>,
+}
+
 /// Blocks before a change and after it, for changes that interrupt traffic: it is made once. It is left on.
 ///
 /// # Errors
@@ -178,7 +189,7 @@ pub fn run_once<E: Experiment>(
     experiment: &mut E,
     blocks: usize,
     mut each: impl FnMut(usize),
-) -> Result<(Vec<Block>, Vec<Block>, Option<Harm>), E::Error> {
+) -> Result<Once, E::Error> {
     let (mut sides, mut watch) = ([Vec::new(), Vec::new()], HarmWatch::default());
     for with in [false, true] {
         experiment.set(with)?;
@@ -195,12 +206,13 @@ pub fn run_once<E: Experiment>(
             if let Some((what, blocks_with)) = harm {
                 experiment.set(false)?;
                 let [before, after] = sides;
-                return Ok((before, after, Some(Harm { what, blocks_with })));
+                let stopped = Some(Harm { what, blocks_with });
+                return Ok(Once { before, after, stopped });
             }
         }
     }
     let [before, after] = sides;
-    Ok((before, after, None))
+    Ok(Once { before, after, stopped: None })
 }
 
 #[cfg(test)]
@@ -245,7 +257,7 @@ mod tests {
             }
             self.log.push(if self.with { 'B' } else { 'A' });
             let metric = if self.worse && self.with { 1_000.0 } else { 100.0 };
-            let phase = if self.phases && self.blocks / 8 % 2 == 0 { 2.0 } else { 1.0 };
+            let phase = if self.phases && (self.blocks / 8).is_multiple_of(2) { 2.0 } else { 1.0 };
             let sum = metric * phase + f64::from(self.blocks % 3);
             let observed = Observed::Ratio { sum, count: 1.0 };
             let (lost, errors, drops, cpus_busy, rate_per_s) = (0.0, 0.0, 0.0, 0.0, 1.0);
@@ -307,7 +319,7 @@ mod tests {
             ("-A=AA=AA+-", "link lost")
         );
         let mut host = Written { worse: true, ..Written::default() };
-        let (before, after, stopped) = run_once(&mut host, 4, |_| ()).unwrap();
+        let Once { before, after, stopped } = run_once(&mut host, 4, |_| ()).unwrap();
         assert_eq!((host.log.as_str(), before.len(), after.len()), ("-AAAA+BB-", 4, 2));
         assert_eq!(stopped.unwrap().blocks_with, 2);
     }

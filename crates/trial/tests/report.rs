@@ -1,19 +1,34 @@
 //! The JSON of `tune try --json`.
 
 use nearpath_model::PathKind;
-use nearpath_model::{Block, Cycle, TRIAL_SCHEMA, Thresholds, TrialReport};
+use nearpath_model::{Block, Cycle, Observed, TRIAL_SCHEMA, Thresholds, TrialDesign, TrialReport};
 use nearpath_trial::comparison::compare;
 
 #[test]
 fn the_json_has_the_documented_names() {
-    let block = |metric| Block { metric, lost: 0.0, cpus_busy: 1.0, rate_per_s: 5.0 };
-    let cycle = Cycle { without: [block(2.0); 2], with: [block(1.0); 2] };
+    let block = |metric| {
+        let observed = Observed::Ratio { sum: metric, count: 1.0 };
+        let (lost, errors, drops, cpus_busy, rate_per_s) = (0.0, 0.0, 0.0, 1.0, 5.0);
+        Block { observed, lost, errors, drops, cpus_busy, rate_per_s }
+    };
+    let without = [block(2.0), block(2.0)];
+    let with = [block(1.0), block(1.0)];
+    let cycle = Cycle { without, with, placebo: false, with_first: false };
     let report = TrialReport {
         schema: TRIAL_SCHEMA,
         changes: vec!["irq-40".to_owned()],
         metric: "p99".to_owned(),
         path: Some(PathKind::Receive),
-        comparison: compare(&[cycle; 4], &Thresholds::default(), 1).unwrap(),
+        comparison: compare(&vec![cycle; 4], &Thresholds::default()).unwrap(),
+        design: TrialDesign {
+            alternating: true,
+            seed: 7,
+            block_s: 2.0,
+            settling_s: 0.5,
+            settling_measured: false,
+        },
+        stopped: None,
+        tail: None,
         mechanism: None,
         kept: true,
         one_way: Vec::new(),
@@ -28,7 +43,13 @@ fn the_json_has_the_documented_names() {
         "with_plan",
         "delta_percent",
         "ci95",
-        "noise_floor_percent",
+        "p_value",
+        "p_adjusted",
+        "placebo",
+        "autocorrelation",
+        "design",
+        "stopped",
+        "tail",
         "guards",
         "verdict",
         "kept",

@@ -20,7 +20,7 @@ use nearpath_model::{
     Verdict,
 };
 use nearpath_trial::comparison::{CYCLES_MIN, compare, compare_once, compare_stopped, correct};
-use nearpath_trial::experiment::{self, Order, Outcome};
+use nearpath_trial::experiment::{self, Once, Order, Outcome};
 use nearpath_tune::{Executor, Live};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -227,7 +227,7 @@ impl Switched<'_, '_> {
         let blocks = config.blocks_once();
         self.prepare(blocks)?;
         let (progress, began) = (Progress::new(config.time()), Instant::now());
-        let (before, after, stopped) = experiment::run_once(self, blocks, |done| {
+        let Once { before, after, stopped } = experiment::run_once(self, blocks, |done| {
             progress.show(began.elapsed(), &format!("block {done} of {}", 2 * blocks));
         })?;
         drop(progress);

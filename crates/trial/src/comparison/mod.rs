@@ -208,6 +208,7 @@ fn verdict(found: &Estimate, placebo: Option<&Estimate>, minimum: f64, guards: &
 }
 
 #[cfg(test)]
+#[allow(clippy::print_stdout, reason = "prints how often verdicts are right")]
 mod simulation;
 #[cfg(test)]
 mod tests;

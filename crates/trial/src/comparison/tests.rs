@@ -115,7 +115,7 @@ fn too_few_cycles_have_no_interval() {
 #[test]
 fn blocks_that_resemble_the_previous_one_need_to_be_longer() {
     // Phases of eight blocks, each slower or faster.
-    let phase = |number: usize| if number / 2 % 2 == 0 { 100.0 } else { 130.0 };
+    let phase = |number: usize| if (number / 2).is_multiple_of(2) { 100.0 } else { 130.0 };
     let slow: Vec<Cycle> = (0..8).map(|n| cycle(block(phase(n)), block(phase(n)))).collect();
     assert!(needs_longer_blocks(&slow), "{:?}", compared(&slow).autocorrelation);
     // An effect and a drift are none.
