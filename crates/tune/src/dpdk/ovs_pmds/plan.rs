@@ -159,12 +159,11 @@ fn mask(
             .filter(|port| port.remote(nodes).next().is_some())
             .filter_map(|port| Some(format!("{} of node {}", port.name, port.node?)))
             .collect();
-        format!(
-            "{} polled from CPUs {}; PMD threads go to CPUs {}",
-            of.join(", "),
-            list(&running),
-            list(set)
-        )
+        let polled = match of.as_slice() {
+            [] => String::new(),
+            ports => format!("{} polled from CPUs {}; ", ports.join(", "), list(&running)),
+        };
+        format!("{polled}PMD threads go to CPUs {}", list(set))
     };
     if !absent.is_empty() {
         let sep = if why.is_empty() { "" } else { "; " };
@@ -188,6 +187,9 @@ fn affinities(
         planned.iter().flatten().flat_map(|pins| pins.values().copied()).collect();
     let mut changes = Vec::new();
     for (port, pins) in ports.iter().zip(&mut planned) {
+        if !OvsSetting::is_interface(&port.name) {
+            continue;
+        }
         let is_invalid = port.affinity.is_some() && pins.is_none();
         let near = near(port);
         let is_free = near.iter().any(|cpu| !isolated.contains(&cpu.0));
@@ -250,4 +252,89 @@ fn change(setting: OvsSetting, before: Option<&String>, after: &str, why: String
     };
     change.persist = exporters::means(&change);
     change
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_host::workers::ovs::OvsPmd;
+    use nearpath_host::workers::ovsdb::OvsInterface;
+    use nearpath_model::{Cpu, CpuSet};
+
+    /// CPUs 0-3 on node 0, 4-7 on node 1.
+    fn topology() -> Topology {
+        let cpu = |cpu: u32| Cpu {
+            cpu: CpuId(cpu),
+            online: true,
+            core: Some(cpu),
+            package: None,
+            die: None,
+            cluster: None,
+            llc: None,
+            node: Some(NodeId(cpu / 4)),
+            siblings: CpuSet::new(),
+            kind: None,
+            capacity: None,
+        };
+        let online = CpuSet::from_list("0-7").unwrap();
+        Topology { online, cpus: (0..8).map(cpu).collect(), ..Topology::default() }
+    }
+
+    /// Ports by name, with node and queues, and the CPUs that poll them.
+    fn switch(ports: &[(&str, Option<u32>)], pmds: &[(u32, u32, &str)]) -> Switch {
+        let mut switch = Switch { pmds: Some(Vec::new()), ..Switch::default() };
+        for (name, node) in ports {
+            let its = OvsInterface { kind: "dpdk".to_owned(), ..OvsInterface::default() };
+            switch.database.interfaces.insert((*name).to_owned(), its);
+            switch.nodes.extend(node.map(|node| ((*name).to_owned(), NodeId(node))));
+        }
+        for (core, node, port) in pmds {
+            let queues = BTreeMap::from([((*port).to_owned(), vec![0, 1])]);
+            let (core, node) = (*core, Some(NodeId(*node)));
+            let pmd = OvsPmd { core, node, queues, ..OvsPmd::default() };
+            switch.pmds.as_mut().unwrap().push(pmd);
+        }
+        switch
+    }
+
+    fn masks(switch: &Switch, threads: Option<u32>) -> Vec<String> {
+        let (changes, _) = plan(switch, &topology(), threads).unwrap();
+        changes.iter().map(|change| format!("{} {}", change.target, change.after)).collect()
+    }
+
+    #[test]
+    fn threads_move_to_nodes_with_ports_and_others_stay() {
+        let remote = switch(&[("p1", Some(1))], &[(1, 0, "p1")]);
+        assert_eq!(masks(&remote, None), ["ovs pmd-cpu-mask 10"]);
+        assert_eq!(masks(&remote, Some(2)), ["ovs pmd-cpu-mask 30"]);
+        // No more threads than queues.
+        assert_eq!(masks(&remote, Some(64)), ["ovs pmd-cpu-mask 30"]);
+        // A port of an unknown node may need the thread of node 0.
+        let unknown = switch(&[("p1", Some(1)), ("vhost0", None)], &[(1, 0, "p1")]);
+        assert_eq!(masks(&unknown, None), ["ovs pmd-cpu-mask 12"]);
+        for fine in [
+            switch(&[("p1", Some(1))], &[(5, 1, "p1")]),
+            switch(&[("p1", None)], &[(1, 0, "p1")]),
+            switch(&[("p1", Some(0)), ("p2", Some(1))], &[(2, 0, "p1"), (6, 1, "p2")]),
+        ] {
+            assert_eq!(masks(&fine, None), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn hostile_switches_do_no_harm() {
+        let mut hostile = switch(&[("p1", Some(9)), ("p\n2", Some(0))], &[(u32::MAX, 7, "p1")]);
+        let config = BTreeMap::from([("pmd-cpu-mask".to_owned(), "f".repeat(1 << 20))]);
+        hostile.database.other_config = config;
+        let affinity =
+            BTreeMap::from([("pmd-rxq-affinity".to_owned(), "4294967295:4294967295".to_owned())]);
+        for its in hostile.database.interfaces.values_mut() {
+            its.other_config.clone_from(&affinity);
+        }
+        let (changes, _) = plan(&hostile, &topology(), Some(u32::MAX)).unwrap();
+        assert!(changes.iter().all(|change| !change.target.to_string().contains('\n')));
+        let check = crate::dpdk::check_ovs(&hostile, &topology());
+        assert!(check.problems.len() < 20);
+        assert!(plan(&Switch::default(), &topology(), None).is_err());
+    }
 }

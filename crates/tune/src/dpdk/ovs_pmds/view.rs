@@ -2,7 +2,7 @@
 
 use nearpath_host::workers::Switch;
 use nearpath_host::workers::ovs::OvsPmd;
-use nearpath_model::{CpuId, NodeId, OvsKey};
+use nearpath_model::{CpuId, MAX_CPUS, NodeId, OvsKey};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// CPUs of a mask; a longer one than of any host is not read.
@@ -66,9 +66,10 @@ pub(super) fn ports(switch: &Switch) -> Vec<Port> {
         .collect()
 }
 
-/// The nodes of PMD threads, as Open vSwitch has them.
+/// The nodes of PMD threads, as Open vSwitch has them. No kernel has higher CPUs.
 pub(super) fn pmd_nodes(pmds: &[OvsPmd]) -> BTreeMap<CpuId, NodeId> {
-    pmds.iter().filter_map(|pmd| Some((CpuId(pmd.core), pmd.node?))).collect()
+    let known = pmds.iter().filter(|pmd| pmd.core < MAX_CPUS);
+    known.filter_map(|pmd| Some((CpuId(pmd.core), pmd.node?))).collect()
 }
 
 /// CPUs of a mask, which may have more than any host; `None` if it is none.
