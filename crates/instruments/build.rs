@@ -20,5 +20,6 @@ fn main() {
         "tcp_cpus",
         "tcp_samples",
         "workers",
+        "vm",
     ]);
 }

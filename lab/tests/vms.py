@@ -80,10 +80,11 @@ def start_vm(host: Host, *options: str) -> TinyVm:
     # tun first: vhost_net takes its symbols from it when it is loaded.
     host.check(
         "modprobe -a tun kvm_amd vhost_net"
-        f" && ip tuntap add dev {TAP} mode tap vnet_hdr && ip link set {TAP} up && ovs-vsctl add-port br0 {TAP}"
+        f" && {{ ip link show {TAP} >/dev/null 2>&1 || ip tuntap add dev {TAP} mode tap vnet_hdr; }}"
+        f" && ip link set {TAP} up && ovs-vsctl --may-exist add-port br0 {TAP}"
     )
     host.write("/tmp/tinyvm", _program())
-    host.check("chmod +x /tmp/tinyvm")
+    host.check("chmod +x /tmp/tinyvm && rm -f /tmp/tinyvm.printed")
     printed = "/tmp/tinyvm.printed"
     words = " ".join(f"'{option}'" for option in options)
     job = host.start(f"exec /tmp/tinyvm {words} {TAP} >{printed} 2>&1")

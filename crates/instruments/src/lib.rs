@@ -22,6 +22,7 @@ pub mod memory;
 mod reuseport;
 pub mod stages;
 pub mod tcp;
+pub mod vm;
 pub mod workers;
 
 pub use filter::{Device, Filter, LOWER_DEVICES_MAX, LowerDevice, VLANS_MAX};

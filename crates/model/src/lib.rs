@@ -32,6 +32,7 @@ pub mod steering;
 pub mod tcp;
 pub mod units;
 mod verdict;
+pub mod vm;
 mod worker_interval;
 mod workers;
 

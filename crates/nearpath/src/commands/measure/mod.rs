@@ -7,6 +7,7 @@ mod locality;
 mod memory;
 mod stages;
 mod tcp;
+mod vm;
 mod workers;
 
 use crate::failure::Failure;
@@ -18,6 +19,7 @@ use locality::LocalityArguments;
 use memory::MemoryArguments;
 use stages::StagesArguments;
 use tcp::TcpArguments;
+use vm::VmArguments;
 use workers::WorkersArguments;
 
 /// Arguments of `measure`.
@@ -45,6 +47,8 @@ enum Instruments {
     Memory(MemoryArguments),
     /// Measure what workers of DPDK and Open vSwitch do, and who disturbs them
     Workers(WorkersArguments),
+    /// Measure latency of packets into virtual machines: NIC, tap, vhost, KVM, guest
+    Vm(VmArguments),
 }
 
 impl Measure {
@@ -58,6 +62,7 @@ impl Measure {
             Instruments::Tcp(tcp) => tcp.run(),
             Instruments::Memory(memory) => memory.run(),
             Instruments::Workers(workers) => workers.run(),
+            Instruments::Vm(vm) => vm.run(),
         }
     }
 }

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The instrument "vm": packets from the host's NIC into a virtual machine, by vhost-net and KVM.
+ *
+ *   NIC's interrupt -> NET_RX -> tun_net_xmit -> vhost worker -> used ring -> eventfd -> vCPU -> guest
+ *        (a)                (b)              (c)                       (d)
+ *
+ * Each step is joined to the next by a pointer, never by time: a packet by its sk_buff from the tap to the vhost
+ * worker; the worker's ring by the socket of the tap's queue (vhost_virtqueue.private_data); the ring's interrupt by
+ * its eventfd (call_ctx.ctx), whose waiters the worker itself calls under a lock; the vCPU by the pointer that KVM
+ * gives the interrupt to, and its entry by the vector that is being injected.
+ *
+ * One signal may cover many packets: they wait in the queue's batch until the used ring is written, then with the vCPU
+ * and the vector until that is injected.
+ */
+#include "vm_queues.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+PROBE(irq_handler_entry, "irq_handler_entry")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->irq_ns = bpf_ktime_get_ns();
+}
+
+PROBE(irq_handler_exit, "irq_handler_exit")
+{
+	struct cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->irq_ns = 0;
+}
+
+/* The first raise since the last run began is that of the next run. */
+PROBE(softirq_raise, "softirq_raise")
+{
+	struct cpu *cpu;
+
+	if ((u32)ctx[0] != NET_RX_SOFTIRQ)
+		return;
+	cpu = this_cpu();
+	if (!cpu || cpu->is_raised)
+		return;
+	cpu->is_raised = true;
+	cpu->next_irq_ns = cpu->irq_ns;
+}
+
+PROBE(softirq_entry, "softirq_entry")
+{
+	struct cpu *cpu;
+
+	if ((u32)ctx[0] != NET_RX_SOFTIRQ)
+		return;
+	cpu = this_cpu();
+	if (!cpu)
+		return;
+	cpu->run_ns = bpf_ktime_get_ns();
+	cpu->run_irq_ns = cpu->next_irq_ns;
+	cpu->next_irq_ns = 0;
+	cpu->is_raised = false;
+}
+
+PROBE(softirq_exit, "softirq_exit")
+{
+	struct cpu *cpu;
+
+	if ((u32)ctx[0] != NET_RX_SOFTIRQ)
+		return;
+	cpu = this_cpu();
+	if (cpu)
+		cpu->run_ns = cpu->run_irq_ns = 0;
+}
+
+/* tun_net_xmit(skb, device) */
+PROBE_FUNCTION(tun_net_xmit, "tun_net_xmit")
+{
+	u64 address = address_of(ctx[0]);
+	struct sk_buff *skb = (struct sk_buff *)address;
+	struct net_device *device = (struct net_device *)address_of(ctx[1]);
+	struct cpu *cpu = this_cpu();
+	struct packet *packet;
+
+	if (!active || !cpu)
+		return;
+	packet = claim_packet(address);
+	if (!packet)
+		return;
+	packet->irq_ns = cpu->run_irq_ns;
+	packet->handler_ns = cpu->run_ns;
+	packet->tap_ns = bpf_ktime_get_ns();
+	packet->cpu = bpf_get_smp_processor_id();
+	packet->ifindex = BPF_CORE_READ(device, ifindex);
+	packet->queue = BPF_CORE_READ(skb, queue_mapping);
+	packet->skb = address;
+	count(&counters.started, 1);
+}
+
+/* handle_rx(vhost_net): the worker begins to look for packets. */
+PROBE_FUNCTION(handle_rx, "handle_rx")
+{
+	struct cpu *cpu;
+
+	if (!active)
+		return;
+	cpu = this_cpu();
+	if (!cpu)
+		return;
+	cpu->worker_ns = bpf_ktime_get_ns();
+	cpu->worker = bpf_get_current_task();
+}
+
+static __always_inline void takes(u64 *ctx)
+{
+	struct msghdr *message = (struct msghdr *)address_of(ctx[1]);
+	u64 socket = address_of(ctx[0]), address;
+	struct packet *packet;
+	struct queue *queue;
+
+	if (!active)
+		return;
+	/* The packet that vhost has taken from the ring; none if another process reads. */
+	address = (u64)BPF_CORE_READ(message, msg_control);
+	if (!address)
+		return;
+	packet = packet_of(address);
+	if (!packet) {
+		count(&counters.unknown, 1);
+		return;
+	}
+	queue = queue_of_socket(socket);
+	if (queue)
+		take_packet(queue, packet);
+	packet->skb = 0;
+}
+
+/* tun_recvmsg(socket, message, length, flags), and the same of a macvtap. */
+PROBE_FUNCTION(tun_recvmsg, "tun_recvmsg")
+{
+	takes(ctx);
+}
+
+PROBE_FUNCTION(tap_recvmsg, "tap_recvmsg")
+{
+	takes(ctx);
+}
+
+/* vhost_add_used_and_signal_n(device, virtqueue, …): the used ring is written, then the guest is interrupted. */
+PROBE_FUNCTION(add_used, "vhost_add_used_and_signal_n")
+{
+	struct vhost_virtqueue *vq = (struct vhost_virtqueue *)address_of(ctx[1]);
+	struct cpu *cpu = this_cpu();
+	struct queue *queue;
+	u64 socket;
+
+	if (!active || !cpu)
+		return;
+	socket = (u64)BPF_CORE_READ(vq, private_data);
+	queue = bpf_map_lookup_elem(&queues, &socket);
+	if (!queue || !queue->count)
+		return;
+	queue->eventfd = (u64)BPF_CORE_READ(vq, call_ctx.ctx);
+	queue->signalled_ns = 0;
+	queue->used = queue->count;
+	queue->signaller = bpf_get_current_task();
+	cpu->queue = socket;
+}
+
+/* eventfd_signal(context, …): from its lock on, interrupts are off, and the waiters are called. */
+static __always_inline void signals(u64 *ctx)
+{
+	u64 eventfd = address_of(ctx[0]), task;
+	struct cpu *cpu = this_cpu();
+	struct queue *queue;
+
+	if (!active || !cpu)
+		return;
+	/* Another one, from an interrupt: what KVM does next is not for this queue. */
+	cpu->signalling = 0;
+	if (!cpu->queue)
+		return;
+	queue = bpf_map_lookup_elem(&queues, &cpu->queue);
+	task = bpf_get_current_task();
+	if (!queue || queue->eventfd != eventfd || queue->signaller != task)
+		return;
+	cpu->signalling = cpu->queue;
+	cpu->signaller = task;
+	queue->signalled_ns = bpf_ktime_get_ns();
+}
+
+PROBE_FUNCTION(eventfd_signal_mask, "eventfd_signal_mask")
+{
+	signals(ctx);
+}
+
+PROBE_FUNCTION(eventfd_signal, "eventfd_signal")
+{
+	signals(ctx);
+}
+
+/* __apic_accept_irq(apic, mode, vector, …): KVM gives the interrupt to a vCPU. */
+PROBE_FUNCTION(accept_irq, "__apic_accept_irq")
+{
+	struct kvm_lapic *apic = (struct kvm_lapic *)address_of(ctx[0]);
+	struct cpu *cpu = this_cpu();
+	struct queue *queue;
+	u64 socket;
+
+	if (!cpu || !cpu->signalling || cpu->signaller != bpf_get_current_task())
+		return;
+	socket = cpu->signalling;
+	cpu->signalling = cpu->queue = 0;
+	queue = bpf_map_lookup_elem(&queues, &socket);
+	if (queue)
+		interrupt_guest(queue, socket, apic, (u8)ctx[2]);
+}
+
+/* svm_vcpu_run(vcpu, …), vmx_vcpu_run(vcpu, …): the guest runs. */
+static __always_inline void enters(u64 *ctx)
+{
+	struct kvm_vcpu *vcpu = (struct kvm_vcpu *)address_of(ctx[0]);
+
+	if (active && waiting_packets && BPF_CORE_READ(vcpu, arch.interrupt.injected))
+		enter_guest((u64)vcpu, BPF_CORE_READ(vcpu, arch.interrupt.nr));
+}
+
+PROBE_FUNCTION(svm_vcpu_run, "svm_vcpu_run")
+{
+	enters(ctx);
+}
+
+PROBE_FUNCTION(vmx_vcpu_run, "vmx_vcpu_run")
+{
+	enters(ctx);
+}
+
+/* Run manually to measure the cost that the kernel's run-time statistics add to each run. */
+SEC("raw_tp") int empty(void *ctx)
+{
+	return 0;
+}

@@ -1,0 +1,201 @@
+//! Loads the programs of `bpf/vm.bpf.c`.
+
+use crate::InstrumentError;
+use crate::kernel::{
+    AttachMode, Attached, Kernel, Mapped, Probe, attach, choose, entry, helper_probe, in_best_mode,
+    load_only, of, open, probe, refused, word_of, words_of,
+};
+use libbpf_rs::skel::{OpenSkel, Skel};
+use nearpath_model::histogram::cells;
+use nearpath_model::memory::NotAvailable;
+use std::path::Path;
+
+/// The skeleton generated from `bpf/vm.bpf.c` by `build.rs`.
+#[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/vm.skel.rs"));
+}
+
+use skeleton::{OpenVmSkel, VmSkelBuilder};
+pub use skeleton::{VmSkel, types};
+
+/// All probes, those of the end of the path first: a packet that is seen at one is seen at those that follow.
+pub const PROBES: &[Probe] = &[
+    helper_probe(&[of("kvm_amd", entry("svm_vcpu_run"))], "svm_vcpu_run"),
+    helper_probe(&[of("kvm_intel", entry("vmx_vcpu_run"))], "vmx_vcpu_run"),
+    helper_probe(&[of("kvm", entry("__apic_accept_irq"))], "accept_irq"),
+    helper_probe(&[entry("eventfd_signal_mask")], "eventfd_signal_mask"),
+    helper_probe(&[entry("eventfd_signal")], "eventfd_signal"),
+    helper_probe(&[of("vhost", entry("vhost_add_used_and_signal_n"))], "add_used"),
+    helper_probe(&[of("tun", entry("tun_recvmsg"))], "tun_recvmsg"),
+    helper_probe(&[of("vhost_net", entry("handle_rx"))], "handle_rx"),
+    helper_probe(&[of("tun", entry("tun_net_xmit"))], "tun_net_xmit"),
+    probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
+    probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &[]),
+    probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
+    probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &[]),
+    probe("softirq_entry", "softirq_entry", "handle_softirqs", &[]),
+];
+
+/// Programs of which one of each line is needed.
+const NEEDED: &[&[&str]] = &[
+    &["tun_net_xmit"],
+    &["tun_recvmsg"],
+    &["add_used"],
+    &["eventfd_signal_mask", "eventfd_signal"],
+    &["accept_irq"],
+    &["svm_vcpu_run", "vmx_vcpu_run"],
+];
+
+/// Others, with what is not known without them.
+const OTHERS: &[(&[&str], &str)] = &[
+    (&["handle_rx"], "how long woken vhost workers wait for a CPU"),
+    (&["irq_handler_entry", "irq_handler_exit", "softirq_raise"], "(a) interrupt to handler"),
+    (&["softirq_entry", "softirq_exit"], "(a) and (b), up to the tap"),
+];
+
+/// The kernel's modules whose structures are read.
+const MODULES: [&str; 3] = ["kvm", "vhost", "tun"];
+
+/// The loaded programs; dropping it detaches and frees everything.
+pub struct Loaded {
+    /// Before the object, so that they are dropped first.
+    #[allow(dead_code, reason = "dropping it detaches")]
+    pub attached: Attached,
+    /// Programs and maps.
+    pub skeleton: VmSkel<'static>,
+    /// Times by queue and span.
+    pub histograms: Mapped,
+    /// Packets by queue, point and CPU.
+    pub seen_on: Mapped,
+    /// CPUs of the host.
+    pub cpus: usize,
+    /// What is not observed.
+    pub missing: Vec<NotAvailable>,
+}
+
+/// Loads and attaches.
+///
+/// # Errors
+/// A missing privilege, or the kernel lacks or refuses something without which packets cannot be followed.
+pub fn load(kernel: &Kernel, cpus: usize) -> Result<Loaded, InstrumentError> {
+    if let Some(module) = without_types() {
+        let reason = format!(
+            "this kernel has no types of its module {module} (/sys/kernel/btf/{module}; Linux 5.11 \
+             and newer have them): packets cannot be followed into virtual machines"
+        );
+        return Err(InstrumentError::Unsupported(reason));
+    }
+    in_best_mode(kernel, |mode| load_within(kernel, mode, cpus)).map(|(loaded, _)| loaded)
+}
+
+/// A module that is loaded, and whose types are unknown.
+fn without_types() -> Option<&'static str> {
+    // A part that is built in has its types with the kernel's, and no state of its own.
+    let is_module = |name: &&str| Path::new("/sys/module").join(name).join("initstate").exists();
+    let has_types = |name: &&str| Path::new("/sys/kernel/btf").join(name).exists();
+    MODULES.into_iter().find(|name| is_module(name) && !has_types(name))
+}
+
+fn load_within(kernel: &Kernel, mode: AttachMode, cpus: usize) -> Result<Loaded, InstrumentError> {
+    let mut open = open::<VmSkelBuilder>(kernel)?;
+    let (chosen, skipped) = choose(kernel, mode, |_| true);
+    let has = |program: &&str| chosen.iter().any(|(probe, _)| probe.program == *program);
+    if let Some(missing) = NEEDED.iter().find(|programs| !programs.iter().any(has)) {
+        return Err(InstrumentError::Unsupported(why(missing, &skipped)));
+    }
+    load_only(open.open_object_mut(), &chosen);
+    set_up(&mut open, cpus)?;
+    let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
+    let histograms = Mapped::new(&skeleton.maps.histograms)?;
+    let seen_on = Mapped::new(&skeleton.maps.seen_on)?;
+    let each = words_of::<types::histogram>();
+    for histogram in 0..histograms.len() / each {
+        histograms.set(histogram * each + word_of!(types::histogram, min_ns), u64::MAX);
+    }
+    let attached = attach(skeleton.object(), chosen)?;
+    let refused = attached.refused.iter().chain(&skipped).cloned().collect::<Vec<_>>();
+    let is_attached =
+        |program: &&str| attached.probes.iter().any(|probe| probe.program == *program);
+    if let Some(missing) = NEEDED.iter().find(|programs| !programs.iter().any(is_attached)) {
+        return Err(InstrumentError::Unsupported(why(missing, &refused)));
+    }
+    let lacking = OTHERS.iter().filter(|(programs, _)| !programs.iter().all(is_attached));
+    let missing = lacking
+        .map(|(programs, what)| {
+            let lacking: Vec<&str> = programs.iter().filter(|p| !is_attached(p)).copied().collect();
+            NotAvailable { what: (*what).to_owned(), reason: why(&lacking, &refused) }
+        })
+        .collect();
+    Ok(Loaded { attached, skeleton, histograms, seen_on, cpus, missing })
+}
+
+/// Why none of these programs is attached.
+fn why(programs: &[&str], refused: &[(&'static Probe, String)]) -> String {
+    let of = refused.iter().find(|(probe, _)| programs.contains(&probe.program));
+    of.map_or_else(|| format!("no program {}", programs.join(" or ")), |(_, reason)| reason.clone())
+}
+
+fn set_up(open: &mut OpenVmSkel<'_>, cpus: usize) -> Result<(), InstrumentError> {
+    let count = u32::try_from(cpus).unwrap_or(u32::MAX);
+    let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
+        InstrumentError::Unsupported("invalid BPF object: it has no constants".to_owned())
+    })?;
+    constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
+    constants.histogram_cells = cells();
+    constants.cpu_count = count;
+    let sizing = |e| refused("sizing the BPF maps", &e);
+    open.maps.cpus.set_max_entries(count).map_err(sizing)?;
+    let points = open.maps.queues.max_entries().saturating_mul(POINTS as u32);
+    open.maps.seen_on.set_max_entries(points.saturating_mul(count)).map_err(sizing)
+}
+
+/// `enum point`, and `enum span` of `bpf/vm_queues.h`.
+pub const POINTS: usize = 3;
+pub const SPANS: usize = 9;
+
+impl Loaded {
+    /// Starts or stops counting.
+    pub fn set_active(&mut self, active: bool) {
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.active = active.into();
+        }
+    }
+
+    /// Packets that reached a tap.
+    pub fn started(&self) -> u64 {
+        self.skeleton.maps.bss_data.as_deref().map_or(0, |variables| variables.counters.started)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_probe_has_its_program() {
+        let source = include_str!("../../../../bpf/vm.bpf.c");
+        for probe in PROBES {
+            let line = match (probe.tracepoint, probe.points) {
+                (Some(tracepoint), _) => format!("PROBE({}, \"{tracepoint}\")", probe.program),
+                (None, _) => format!("PROBE_FUNCTION({}, \"{}\")", probe.program, probe.function),
+            };
+            assert!(source.contains(&line), "{line}");
+        }
+        let named = NEEDED.iter().copied().chain(OTHERS.iter().map(|(programs, _)| *programs));
+        for program in named.flatten() {
+            assert!(PROBES.iter().any(|probe| probe.program == *program), "{program}");
+        }
+    }
+
+    #[test]
+    fn spans_and_points_are_those_of_the_programs() {
+        let source = include_str!("../../../../bpf/vm_queues.h");
+        let of = |name: &str| {
+            let (_, rest) = source.split_once(&format!("enum {name} {{")).unwrap();
+            let (body, _) = rest.split_once("};").unwrap();
+            body.lines().filter(|line| line.starts_with('\t')).count() - 1
+        };
+        assert_eq!((of("span"), of("point")), (SPANS, POINTS));
+    }
+}

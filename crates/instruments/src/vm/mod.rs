@@ -1,0 +1,123 @@
+//! The instrument `vm`: the latency of packets from the host's NIC into virtual machines, by vhost-net and KVM. The
+//! method is described in `docs/vm.md`.
+
+mod load;
+mod reading;
+
+use crate::kernel::{Kernel, Meter};
+use crate::{Instrument, InstrumentError};
+use libbpf_rs::skel::Skel;
+use load::{Loaded, PROBES};
+use nearpath_host::{Root, vms};
+use nearpath_model::vm::{VM_MEASUREMENT_SCHEMA, VmMeasurement};
+use nearpath_model::{Host, Vm};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// The instrument.
+pub struct VmPackets<'a> {
+    root: &'a Root,
+    /// Names of interfaces by index.
+    taps: BTreeMap<u32, String>,
+    cpus: usize,
+    btf_file: Option<PathBuf>,
+    session: Option<Session>,
+    /// The previous session, whose programs are still attached.
+    ended: Option<Session>,
+}
+
+/// State between `start` and `stop`.
+struct Session {
+    meter: Meter,
+    loaded: Loaded,
+    vms: Vec<Vm>,
+    began: Instant,
+}
+
+impl<'a> VmPackets<'a> {
+    /// Creates the instrument; nothing is loaded yet. `btf_file` has the types of a kernel without BTF.
+    pub fn new(root: &'a Root, host: &Host, btf_file: Option<PathBuf>) -> Self {
+        let taps = host.nics.iter().map(|nic| (nic.ifindex.0, nic.name.clone())).collect();
+        let highest = host.topology.possible.iter().last().map_or(0, |cpu| cpu.0 as usize);
+        Self { root, taps, cpus: highest + 1, btf_file, session: None, ended: None }
+    }
+
+    fn measurement(&self, session: &Session) -> VmMeasurement {
+        let Session { meter, loaded, vms, began } = session;
+        let variables = loaded.skeleton.maps.bss_data.as_deref();
+        let counter = |of: fn(&load::types::counters) -> u64| {
+            variables.map_or(0, |variables| of(&variables.counters))
+        };
+        VmMeasurement {
+            schema: VM_MEASUREMENT_SCHEMA,
+            duration_s: began.elapsed().as_secs_f64(),
+            vms: reading::read(loaded, vms, &self.taps),
+            started: counter(|c| c.started),
+            collided: counter(|c| c.collided),
+            unseen: counter(|c| c.unknown),
+            lost: counter(|c| c.no_queue).saturating_add(counter(|c| c.no_slot)),
+            not_available: loaded.missing.clone(),
+            events_lost: meter.runs(loaded.skeleton.object()).missed,
+            cost: meter.cost(),
+        }
+    }
+}
+
+/// Adds virtual machines that were started meanwhile.
+fn add_new(vms: &mut Vec<Vm>, now: Vec<Vm>) {
+    for vm in now {
+        match vms.iter_mut().find(|known| known.pid == vm.pid) {
+            Some(known) => *known = vm,
+            None => vms.push(vm),
+        }
+    }
+}
+
+impl Instrument for VmPackets<'_> {
+    type Measurement = VmMeasurement;
+
+    fn available(&self) -> Result<(), InstrumentError> {
+        Kernel::to_load_into(PROBES, self.btf_file.as_deref()).map(drop)
+    }
+
+    fn start(&mut self) -> Result<(), InstrumentError> {
+        self.ended = None;
+        let kernel = Kernel::to_load_into(PROBES, self.btf_file.as_deref())?;
+        let mut loaded = load::load(&kernel, self.cpus)?;
+        let meter = Meter::new(loaded.skeleton.object());
+        let vms = vms::read(self.root).vms;
+        loaded.set_active(true);
+        self.session = Some(Session { meter, loaded, vms, began: Instant::now() });
+        Ok(())
+    }
+
+    fn begin_cost_window(&mut self) {
+        if let Some(Session { meter, loaded, .. }) = &mut self.session {
+            let started = loaded.started();
+            meter.begin(loaded.skeleton.object(), started);
+        }
+    }
+
+    fn end_cost_window(&mut self) {
+        if let Some(Session { meter, loaded, .. }) = &mut self.session {
+            let started = loaded.started();
+            meter.end(loaded.skeleton.object(), started);
+        }
+    }
+
+    fn read(&mut self) -> Result<VmMeasurement, InstrumentError> {
+        let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
+        Ok(self.measurement(session))
+    }
+
+    fn stop(&mut self) -> Result<VmMeasurement, InstrumentError> {
+        self.end_cost_window();
+        let mut session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        session.loaded.set_active(false);
+        add_new(&mut session.vms, vms::read(self.root).vms);
+        let measurement = self.measurement(&session);
+        self.ended = Some(session);
+        Ok(measurement)
+    }
+}

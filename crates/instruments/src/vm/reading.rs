@@ -1,0 +1,138 @@
+//! Reads the maps of the instrument: queues with their times and CPUs, and joins them to the host's virtual machines.
+
+use super::load::{Loaded, POINTS, SPANS, types};
+use crate::kernel::{word_of, words_of};
+use libbpf_rs::{MapCore, MapFlags};
+use nearpath_model::histogram::BUCKETS;
+use nearpath_model::vm::{MeasuredVm, VmCpus, VmQueue, VmSpan, VmSpanKind};
+use nearpath_model::{Vm, VmThread};
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+
+/// The span of each histogram of a queue, as in `enum span` of `bpf/vm_queues.h`.
+const KINDS: [VmSpanKind; SPANS] = [
+    VmSpanKind::InterruptToHandler,
+    VmSpanKind::HandlerToVhost,
+    VmSpanKind::VhostToKvm,
+    VmSpanKind::VhostWakeup,
+    VmSpanKind::Halted,
+    VmSpanKind::Polling,
+    VmSpanKind::Running,
+    VmSpanKind::InHost,
+    VmSpanKind::Whole,
+];
+
+/// A queue, with the threads that it is joined by.
+struct Found {
+    queue: VmQueue,
+    worker: u32,
+    pid: u32,
+}
+
+/// The queues that packets came through, by virtual machine. `taps` has names by index.
+pub fn read(loaded: &Loaded, vms: &[Vm], taps: &BTreeMap<u32, String>) -> Vec<MeasuredVm> {
+    let mut measured: BTreeMap<Option<u32>, MeasuredVm> = BTreeMap::new();
+    for found in queues(loaded, taps) {
+        let vm = vms.iter().find(|vm| is_of(vm, &found));
+        let pid = vm.map(|vm| vm.pid).or((found.pid != 0).then_some(found.pid));
+        let entry = measured.entry(pid).or_insert_with(|| MeasuredVm {
+            pid,
+            name: vm.and_then(|vm| vm.name.clone()),
+            comm: vm.map(|vm| vm.comm.clone()),
+            queues: Vec::new(),
+        });
+        entry.queues.push(found.queue);
+    }
+    let mut measured: Vec<MeasuredVm> = measured.into_values().collect();
+    for vm in &mut measured {
+        vm.queues.sort_by(|a, b| (&a.tap, a.queue).cmp(&(&b.tap, b.queue)));
+    }
+    measured
+}
+
+fn is_of(vm: &Vm, found: &Found) -> bool {
+    let is_worker = |worker: &VmThread| worker.tid == found.worker;
+    if found.pid != 0 { vm.pid == found.pid } else { vm.vhost_workers.iter().any(is_worker) }
+}
+
+fn queues(loaded: &Loaded, taps: &BTreeMap<u32, String>) -> Vec<Found> {
+    let map = &loaded.skeleton.maps.queues;
+    let read = |key: Vec<u8>| {
+        let value = map.lookup(&key, MapFlags::ANY).ok()??;
+        queue(loaded, &value, taps)
+    };
+    map.keys().filter_map(read).filter(|found| found.queue.taken > 0).collect()
+}
+
+fn queue(loaded: &Loaded, value: &[u8], taps: &BTreeMap<u32, String>) -> Option<Found> {
+    macro_rules! word {
+        ($field:ident) => {{
+            let at = offset_of!(types::queue, $field);
+            u32::from_ne_bytes(value.get(at..at + 4)?.try_into().ok()?)
+        }};
+    }
+    macro_rules! number {
+        ($field:ident) => {{
+            let at = offset_of!(types::queue, $field);
+            u64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?)
+        }};
+    }
+    let (index, ifindex, worker) = (word!(index), word!(ifindex), word!(worker));
+    let (pid, tid) = owner(loaded, index).unwrap_or_default();
+    let number = usize::try_from(index).ok()?;
+    // Of a batch that was not yet closed: written to the used ring, and no interrupt followed.
+    let open = if number!(signalled_ns) == 0 { u64::from(word!(used)) } else { 0 };
+    let interrupts = number!(batches);
+    let queue = VmQueue {
+        tap: taps.get(&ifindex).cloned().unwrap_or_else(|| format!("if{ifindex}")),
+        queue: Some(word!(number)),
+        workers: Some(worker).filter(|worker| *worker != 0).into_iter().collect(),
+        vcpus: Some(word!(vcpu)).filter(|_| interrupts > 0).into_iter().collect(),
+        vcpu_threads: Some(tid).filter(|tid| *tid != 0).into_iter().collect(),
+        taken: number!(taken),
+        interrupts,
+        interrupted: number!(interrupted),
+        without_interrupt: number!(unsignalled).saturating_add(open),
+        deferred: number!(deferred),
+        posted: number!(posted),
+        from_host: number!(host),
+        lost: number!(lost),
+        spans: spans(loaded, number),
+        cpus: cpus(loaded, number),
+    };
+    Some(Found { queue, worker, pid })
+}
+
+/// The process and the thread of the vCPU that took the queue's last packet.
+fn owner(loaded: &Loaded, index: u32) -> Option<(u32, u32)> {
+    let value = loaded.skeleton.maps.owners.lookup(&index.to_ne_bytes(), MapFlags::ANY).ok()??;
+    let word = |at: usize| Some(u32::from_ne_bytes(value.get(at..at + 4)?.try_into().ok()?));
+    Some((word(offset_of!(types::owner, pid))?, word(offset_of!(types::owner, tid))?))
+}
+
+fn spans(loaded: &Loaded, queue: usize) -> Vec<VmSpan> {
+    let each = words_of::<types::histogram>();
+    let read = |(at, kind): (usize, VmSpanKind)| {
+        let first = (queue * SPANS + at) * each;
+        let word = |word: usize| loaded.histograms.get(first + word);
+        let filled: Vec<(usize, u64)> = (0..BUCKETS)
+            .map(|bucket| (bucket, word(word_of!(types::histogram, buckets) + bucket)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        VmSpan::new(kind, &filled, word(word_of!(types::histogram, max_ns)))
+    };
+    let mut spans: Vec<VmSpan> = KINDS.into_iter().enumerate().filter_map(read).collect();
+    let ways = spans.iter().filter(|span| VmSpanKind::WAYS.contains(&span.span));
+    spans.extend(VmSpan::sum(VmSpanKind::KvmToGuest, ways));
+    spans.sort_by_key(|span| span.span);
+    spans
+}
+
+fn cpus(loaded: &Loaded, queue: usize) -> VmCpus {
+    let at = |point: usize| {
+        let count = |cpu: usize| loaded.seen_on.get((queue * POINTS + point) * loaded.cpus + cpu);
+        let seen = (0..loaded.cpus).map(|cpu| (cpu, count(cpu))).filter(|(_, count)| *count > 0);
+        seen.filter_map(|(cpu, count)| Some((u32::try_from(cpu).ok()?, count))).collect()
+    };
+    VmCpus { handler: at(0), vhost: at(1), vcpu: at(2) }
+}

@@ -1,0 +1,94 @@
+//! `nearpath measure vm`: the latency of packets into virtual machines.
+
+use crate::failure::{Failure, say};
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::session::Time;
+use crate::source::Namespace;
+use anyhow::{Context, anyhow};
+use clap::{Args, ValueEnum};
+use nearpath_host::{Root, Wanted};
+use nearpath_instruments::vm::VmPackets;
+use nearpath_model::vm::VmMeasurement;
+use nearpath_views::text;
+
+const AFTER_HELP: &str = "\
+EXAMPLES
+  nearpath measure vm                                all virtual machines, for 10s
+  nearpath measure vm --vm web1 --for 60s            one, by its name or its process id
+  nearpath measure vm --per vm                       all queues of a virtual machine as one
+  nearpath measure vm --json | jq '.vms[].queues[].spans[] | [.span, .count, .p50_ns, .p99_ns]'
+
+The spans: (a) interrupt to handler, (b) handler to vhost, (c) vhost to KVM, (d) KVM to guest. Packets
+are followed on taps with vhost-net. Needs root, KVM, and Linux 5.11 or newer. docs/vm.md describes
+the method, docs/json.md the JSON fields. 'nearpath show vms' shows where the threads may run.";
+
+/// Arguments of `measure vm`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub(super) struct VmArguments {
+    /// Print one JSON document; with --interval one line per interval, then one for the total
+    #[arg(long)]
+    json: bool,
+    /// Only this virtual machine: its name, or its process id
+    #[arg(long, value_name = "NAME|PID")]
+    vm: Option<String>,
+    /// One table for each queue, or for all queues of a virtual machine
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "queue")]
+    per: Per,
+    #[command(flatten)]
+    namespace: Namespace,
+    #[command(flatten)]
+    time: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Per {
+    Vm,
+    Queue,
+}
+
+impl VmArguments {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let measured = self.namespace.read(|root| Ok(self.measure(root, &interrupt)))?;
+        let measurement = measured?;
+        if interrupt.happened() {
+            say("stopped early by a signal");
+        }
+        match (self.json, self.time.interval) {
+            (true, Some(_)) => Ok(()),
+            (true, None) => output::json(&measurement),
+            _ => output::text(&text::vm(&measurement)),
+        }
+    }
+
+    fn measure(&self, root: &Root, interrupt: &Interrupt) -> Result<VmMeasurement, Failure> {
+        let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
+        if let Some(wanted) = &self.vm {
+            let vms = nearpath_host::vms::read(root).vms;
+            if !vms.iter().any(|vm| vm.is(wanted)) {
+                return Err(anyhow!("no virtual machine {wanted} (see nearpath show vms)").into());
+            }
+        }
+        let mut packets = VmPackets::new(root, &host, self.time.btf.clone());
+        if self.json && self.time.interval.is_some() {
+            return self.time.print_lines(&mut packets, interrupt, |_, now| {
+                output::json_line(&self.wanted(now.clone()))
+            });
+        }
+        let each = |now: &VmMeasurement| format!("{} packets to taps", now.started);
+        Ok(self.wanted(self.time.measure(&mut packets, interrupt, each)?))
+    }
+
+    /// What the options select.
+    fn wanted(&self, mut measurement: VmMeasurement) -> VmMeasurement {
+        if let Some(wanted) = &self.vm {
+            measurement.keep(wanted);
+        }
+        if self.per == Per::Vm {
+            measurement.merge_queues();
+        }
+        measurement
+    }
+}

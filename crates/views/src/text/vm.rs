@@ -1,0 +1,150 @@
+//! `measure vm`: for each queue of a virtual machine, the spans from the NIC's interrupt into the guest.
+
+use super::cpus::count;
+use super::table::{Table, left, right};
+use super::units::{digits, latency, percent, printable};
+use super::{heading, line};
+use nearpath_model::vm::{MeasuredVm, VmMeasurement, VmQueue, VmSpanKind};
+use std::collections::BTreeMap;
+
+/// CPUs shown of a point, those with the most packets.
+const CPUS: usize = 4;
+
+/// The measurement.
+pub fn vm(measurement: &VmMeasurement) -> String {
+    let mut out = String::new();
+    let queues: usize = measurement.vms.iter().map(|vm| vm.queues.len()).sum();
+    let entered = |vm: &MeasuredVm| vm.queues.iter().map(VmQueue::entered).sum::<u64>();
+    let packets: u64 = measurement.vms.iter().map(entered).sum();
+    heading(
+        &mut out,
+        &format!(
+            "{packets} packets into {}, {} in {} s",
+            count(measurement.vms.len(), "virtual machine"),
+            count(queues, "queue"),
+            digits(measurement.duration_s)
+        ),
+    );
+    line!(
+        out,
+        "not followed: {} collided, {} not seen at the tap, {} lost; {} events lost",
+        measurement.collided,
+        measurement.unseen,
+        measurement.lost,
+        measurement.events_lost
+    );
+    if let Some(cost) = &measurement.cost {
+        let (each, cpu) = (digits(cost.ns_per_packet), digits(cost.cpu_percent));
+        line!(out, "cost:         {each} ns per packet, {cpu}% of a CPU");
+    }
+    for vm in &measurement.vms {
+        for queue in &vm.queues {
+            line!(out);
+            out.push_str(&one(vm, queue));
+        }
+    }
+    if !measurement.not_available.is_empty() {
+        line!(out);
+        heading(&mut out, "not available:");
+        for missing in &measurement.not_available {
+            line!(out, "  {}: {}", missing.what, printable(&missing.reason));
+        }
+    }
+    out
+}
+
+fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
+    let mut out = String::new();
+    let name = vm.name.as_ref().or(vm.comm.as_ref()).map_or("unknown", String::as_str);
+    let pid = vm.pid.map(|pid| format!(" {pid}")).unwrap_or_default();
+    let number = queue.queue.map_or(" all queues".to_owned(), |n| format!(" queue {n}"));
+    heading(&mut out, &printable(&format!("{name}{pid}, {}{number}", queue.tap)));
+    let list = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let workers = list(&queue.workers);
+    line!(
+        out,
+        "{} packets taken by vhost {workers}, {} reached the guest",
+        queue.taken,
+        queue.entered()
+    );
+    if queue.interrupts > 0 {
+        #[allow(clippy::cast_precision_loss)]
+        let each = digits(queue.interrupted as f64 / queue.interrupts as f64);
+        let (interrupts, vcpus) = (queue.interrupts, list(&queue.vcpus));
+        line!(out, "{interrupts} interrupts of vCPU {vcpus}, for {each} packets each");
+    }
+    for (packets, what) in [
+        (queue.without_interrupt, "without an interrupt: the guest polled its ring"),
+        (
+            queue.posted,
+            "end at the notification: the interrupt is posted, which the host does not see",
+        ),
+        (queue.deferred, "whose interrupt KVM left to a kernel worker"),
+        (queue.lost, "could not be followed further"),
+    ] {
+        if packets > 0 {
+            line!(out, "{packets} {what}");
+        }
+    }
+    out.push_str(&spans(queue));
+    out
+}
+
+fn spans(queue: &VmQueue) -> String {
+    let mut table = Table::new(&[
+        left("SPAN"),
+        right("PACKETS"),
+        right("P50"),
+        right("P99"),
+        right("MAX"),
+        left("FROM CPU"),
+        left("TO CPU"),
+    ]);
+    let cpus = &queue.cpus;
+    for span in &queue.spans {
+        let (name, from, to) = match span.span {
+            VmSpanKind::InterruptToHandler => {
+                ("(a) interrupt to handler", &cpus.handler, &cpus.handler)
+            }
+            VmSpanKind::HandlerToVhost => ("(b) handler to vhost", &cpus.handler, &cpus.handler),
+            VmSpanKind::VhostToKvm => ("(c) vhost to KVM", &cpus.handler, &cpus.vhost),
+            VmSpanKind::VhostWakeup => ("    wake-up of vhost", &cpus.handler, &cpus.vhost),
+            VmSpanKind::KvmToGuest => ("(d) KVM to guest", &cpus.vhost, &cpus.vcpu),
+            VmSpanKind::Halted => ("    vCPU was halted", &cpus.vhost, &cpus.vcpu),
+            VmSpanKind::Polling => ("    vCPU was polling", &cpus.vhost, &cpus.vcpu),
+            VmSpanKind::Running => ("    vCPU was running", &cpus.vhost, &cpus.vcpu),
+            VmSpanKind::InHost => ("    vCPU was in the host", &cpus.vhost, &cpus.vcpu),
+            VmSpanKind::Whole => ("whole", &cpus.handler, &cpus.vcpu),
+        };
+        let time = |ns: Option<u64>| ns.map(latency).unwrap_or_default();
+        table.row([
+            name.to_owned(),
+            span.count.to_string(),
+            time(span.p50_ns),
+            time(span.p99_ns),
+            latency(span.max_ns),
+            shares(from),
+            shares(to),
+        ]);
+    }
+    table.render()
+}
+
+/// `2 98%, 3 2%`; without the share for a single CPU.
+fn shares(cpus: &BTreeMap<u32, u64>) -> String {
+    let total: u64 = cpus.values().sum();
+    if let (1, Some(cpu)) = (cpus.len(), cpus.keys().next()) {
+        return cpu.to_string();
+    }
+    let mut sorted: Vec<(&u32, &u64)> = cpus.iter().collect();
+    sorted.sort_by_key(|(cpu, packets)| (u64::MAX - **packets, **cpu));
+    #[allow(clippy::cast_precision_loss)]
+    let of = |(cpu, packets): &(&u32, &u64)| {
+        format!("{cpu} {}", percent(**packets as f64 / total.max(1) as f64))
+    };
+    let mut shown: Vec<String> = sorted.iter().take(CPUS).map(of).collect();
+    if sorted.len() > CPUS {
+        shown.push(format!("{} more", sorted.len() - CPUS));
+    }
+    shown.join(", ")
+}

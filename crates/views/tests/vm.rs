@@ -1,0 +1,130 @@
+//! What `show vms` and `measure vm` print, as files in `golden/`.
+
+mod golden_files;
+
+use golden_files::golden;
+use nearpath_model::histogram::bucket;
+use nearpath_model::memory::{NotAvailable, UsedDevice};
+use nearpath_model::vm::{MeasuredVm, VmCpus, VmMeasurement, VmQueue, VmSpan, VmSpanKind};
+use nearpath_model::{CpuId, CpuSet, NodeId, TapKind, Unknown, Vcpu, Vm, VmTap, VmThread, Vms};
+use nearpath_views::text;
+use std::collections::BTreeMap;
+
+fn thread(tid: u32, pid: u32, comm: &str, cpus: &str, nodes: &[u32]) -> VmThread {
+    VmThread {
+        tid,
+        pid,
+        comm: comm.to_owned(),
+        cpus: Some(CpuSet::from_list(cpus).unwrap()),
+        nodes: nodes.iter().map(|&node| NodeId(node)).collect(),
+        last_cpu: Some(CpuId(2)),
+        run_ns: Some(12_300_000_000),
+        wait_ns: Some(120_000_000),
+    }
+}
+
+fn one_vm() -> Vm {
+    Vm {
+        pid: 4711,
+        comm: "qemu-system-x86".to_owned(),
+        name: Some("web1".to_owned()),
+        machines: 1,
+        vcpus: vec![
+            Vcpu { number: 0, thread: Some(thread(4720, 4711, "CPU 0/KVM", "4", &[1])) },
+            Vcpu { number: 1, thread: None },
+        ],
+        vhost_workers: vec![thread(4722, 4711, "vhost-4711", "0-7", &[0, 1])],
+        emulator: (0..10).map(|n| thread(4730 + n, 4711, "worker\x1b", "0-7", &[0, 1])).collect(),
+        taps: vec![
+            VmTap { name: "vnet0".to_owned(), kind: TapKind::Tap, queues: 1 },
+            VmTap { name: "macvtap3".to_owned(), kind: TapKind::Macvtap, queues: 2 },
+        ],
+        vhost_net: 3,
+        vhost_others: BTreeMap::from([("vsock".to_owned(), 1)]),
+        eventfds: 12,
+        devices: vec![UsedDevice {
+            device: "/dev/vfio/12".to_owned(),
+            name: Some("0000:81:10.0".to_owned()),
+            node: Some(NodeId(1)),
+        }],
+        memory: Some(BTreeMap::from([(NodeId(0), 13_000_000), (NodeId(1), 2 << 30)])),
+        huge_memory: Some(BTreeMap::from([(NodeId(1), 2 << 30)])),
+    }
+}
+
+#[test]
+fn virtual_machines() {
+    let unnamed = Vm { pid: 90, comm: "vmm".to_owned(), machines: 2, ..Vm::default() };
+    let unknown = Unknown {
+        subject: "vm 4711".to_owned(),
+        fact: "thread of vCPU 1".to_owned(),
+        reason: "neither its name nor its system call shows which thread runs it".to_owned(),
+    };
+    let vms = Vms { schema: 1, vms: vec![one_vm(), unnamed], unknown: vec![unknown] };
+    golden("vms.txt", &text::vms(&vms));
+    golden("vms-none.txt", &text::vms(&Vms::default()));
+}
+
+fn span(kind: VmSpanKind, times: &[u64]) -> VmSpan {
+    let mut filled: BTreeMap<usize, u64> = BTreeMap::new();
+    times.iter().for_each(|ns| *filled.entry(bucket(*ns)).or_default() += 1);
+    let filled: Vec<_> = filled.into_iter().collect();
+    VmSpan::new(kind, &filled, times.iter().copied().max().unwrap()).unwrap()
+}
+
+fn queue(number: u32) -> VmQueue {
+    let times: Vec<u64> = (1..=200).map(|n| n * 100).collect();
+    VmQueue {
+        tap: "vnet0".to_owned(),
+        queue: Some(number),
+        workers: vec![4722],
+        vcpus: vec![number],
+        vcpu_threads: vec![4720 + number],
+        taken: 210,
+        interrupts: 70,
+        interrupted: 200,
+        without_interrupt: 10,
+        spans: VmSpanKind::ALL.into_iter().map(|kind| span(kind, &times)).collect(),
+        cpus: VmCpus {
+            handler: BTreeMap::from([(0, 200)]),
+            vhost: BTreeMap::from([(1, 150), (2, 50)]),
+            vcpu: (3..9).map(|cpu| (cpu, u64::from(40 - cpu))).collect(),
+        },
+        ..VmQueue::default()
+    }
+}
+
+#[test]
+fn packets_into_virtual_machines() {
+    let vm = MeasuredVm {
+        pid: Some(4711),
+        name: Some("web1".to_owned()),
+        comm: Some("qemu-system-x86".to_owned()),
+        queues: vec![queue(0), queue(1)],
+    };
+    let lost = VmQueue {
+        taken: 3,
+        posted: 3,
+        queue: Some(0),
+        workers: vec![9],
+        tap: "if9".to_owned(),
+        ..VmQueue::default()
+    };
+    let unknown = MeasuredVm { queues: vec![lost], ..MeasuredVm::default() };
+    let missing = NotAvailable {
+        what: "how long woken vhost workers wait for a CPU".to_owned(),
+        reason: "vhost_net has no function handle_rx".to_owned(),
+    };
+    let mut measured = VmMeasurement {
+        duration_s: 10.0,
+        vms: vec![unknown, vm],
+        started: 430,
+        unseen: 1,
+        not_available: vec![missing],
+        ..VmMeasurement::default()
+    };
+    golden("vm.txt", &text::vm(&measured));
+    measured.keep("web1");
+    measured.merge_queues();
+    golden("vm-per-vm.txt", &text::vm(&measured));
+}
