@@ -24,6 +24,7 @@ mod spans;
 mod steering;
 mod summary;
 mod text;
+mod vms;
 mod workers;
 
 pub use check::{Check, CheckOutcome};

@@ -15,6 +15,7 @@ fn thread(tid: u32, pid: u32, comm: &str, cpus: &str, nodes: &[u32]) -> VmThread
         tid,
         pid,
         comm: comm.to_owned(),
+        start_ticks: Some(9),
         cpus: Some(CpuSet::from_list(cpus).unwrap()),
         nodes: nodes.iter().map(|&node| NodeId(node)).collect(),
         last_cpu: Some(CpuId(2)),

@@ -59,6 +59,9 @@ mod tcp_send_buffer;
 mod tcp_timeouts;
 mod tcp_unsent_data;
 mod tx_freed_elsewhere;
+mod vm_queues;
+mod vm_vcpus;
+mod vm_vhost;
 mod worker_disturbed;
 mod worker_floating;
 mod worker_isolation;
@@ -128,6 +131,9 @@ pub const CHECKS: &[Check] = &[
     tcp_timeouts::CHECK,
     tcp_unsent_data::CHECK,
     tx_freed_elsewhere::CHECK,
+    vm_queues::CHECK,
+    vm_vcpus::CHECK,
+    vm_vhost::CHECK,
     worker_disturbed::CHECK,
     worker_floating::CHECK,
     worker_isolation::CHECK,

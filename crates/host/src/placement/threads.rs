@@ -27,6 +27,8 @@ pub struct ThreadStat {
     pub comm: String,
     /// CPU time, in ticks of 10 ms.
     pub ticks: u64,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
     /// The CPU that it is on, or ran on last.
     pub cpu: CpuId,
 }
@@ -41,8 +43,9 @@ pub fn parse_thread_stat(bytes: &[u8]) -> Option<ThreadStat> {
     let mut fields = str::from_utf8(bytes.get(close + 1..)?).ok()?.split_ascii_whitespace();
     let utime: u64 = fields.nth(14 - 3)?.parse().ok()?;
     let stime: u64 = fields.next()?.parse().ok()?;
-    let cpu = fields.nth(39 - 15 - 1)?.parse().ok()?;
-    Some(ThreadStat { comm, ticks: utime.saturating_add(stime), cpu: CpuId(cpu) })
+    let start_ticks = fields.nth(22 - 15 - 1)?.parse().ok()?;
+    let cpu = fields.nth(39 - 22 - 1)?.parse().ok()?;
+    Some(ThreadStat { comm, ticks: utime.saturating_add(stime), start_ticks, cpu: CpuId(cpu) })
 }
 
 /// The CPU time in nanoseconds of `schedstat`; `None` if it is malformed, or the kernel counts none

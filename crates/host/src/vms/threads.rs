@@ -147,6 +147,7 @@ fn thread(root: &Root, folder: &str, pid: u32, tid: u32) -> Option<VmThread> {
     let comm = root.read(&format!("{folder}/comm")).ok()?;
     let status = root.read(&format!("{folder}/status")).ok();
     let stat = root.read(&format!("{folder}/stat")).ok();
+    let stat = stat.and_then(|bytes| parse_thread_stat(&bytes));
     let times = root.text(&format!("{folder}/schedstat")).unwrap_or_default();
     let mut times = times.split(' ').map(|time| time.parse().ok());
     Some(VmThread {
@@ -155,7 +156,8 @@ fn thread(root: &Root, folder: &str, pid: u32, tid: u32) -> Option<VmThread> {
         comm: printable(comm.trim_ascii_end()),
         cpus: status.and_then(|bytes| parse_status(&bytes).ok()?.cpus),
         nodes: Vec::new(),
-        last_cpu: stat.and_then(|bytes| Some(parse_thread_stat(&bytes)?.cpu)),
+        start_ticks: stat.as_ref().map(|stat| stat.start_ticks),
+        last_cpu: stat.map(|stat| stat.cpu),
         run_ns: times.next().flatten(),
         wait_ns: times.next().flatten(),
     })

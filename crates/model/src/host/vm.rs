@@ -91,6 +91,9 @@ pub struct VmThread {
     pub pid: u32,
     /// Its name.
     pub comm: String,
+    /// When it started, in clock ticks since boot: with the ids, what identifies it.
+    #[serde(default)]
+    pub start_ticks: Option<u64>,
     /// The CPUs where it may run.
     pub cpus: Option<CpuSet>,
     /// The nodes of these CPUs, as far as they are online.

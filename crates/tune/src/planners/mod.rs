@@ -34,6 +34,7 @@ mod system;
 mod target_node;
 mod thread_affinity;
 mod traffic;
+mod vm_threads;
 mod workload;
 mod xps;
 
@@ -69,6 +70,7 @@ pub const PLANNERS: &[Planner] = &[
     nic_irqs::PLANNER,
     cpuset::PLANNER,
     thread_affinity::PLANNER,
+    vm_threads::PLANNER,
     memory::PLANNER,
     drop_in::PLANNER,
     reuseport::PLANNER,
