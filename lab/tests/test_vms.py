@@ -67,3 +67,30 @@ def test_a_vcpu_without_a_name_is_found(host: Host) -> None:
     ((thread,), threads) = [v["thread"] for v in one["vcpus"]], host.check(["ls", f"/proc/{vm.pid}/task"]).split()
     assert str(thread["tid"]) in threads and thread["tid"] != vm.pid
     assert thread["comm"] == "anything"
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_a_vhost_worker_on_its_vcpus_cpu_is_found_moved_and_put_back(host: Host) -> None:
+    vm = start_vm(host, "-c", "2")
+    (worker,) = the_vm(shown(host), vm)["vhost_workers"]
+    host.check(f"taskset -p -c 2 {worker['tid']} && taskset -a -p -c 3 {vm.pid} && taskset -p -c 2 {worker['tid']}")
+    (vcpu,) = the_vm(shown(host), vm)["vcpus"]
+    host.check(f"taskset -p -c 2 {vcpu['thread']['tid']}")
+
+    def cpus() -> dict[int, str]:
+        one = the_vm(shown(host), vm)
+        threads = [*one["vhost_workers"], *one["emulator"], *(v["thread"] for v in one["vcpus"])]
+        return {thread["tid"]: thread["cpus"] for thread in threads}
+
+    before = cpus()
+    diagnosis = json.loads(host.run(["nearpath", "diagnose", "--for", "1s", "--json"]).out)
+    titles = [finding["title"] for finding in diagnosis["findings"] if finding["check"] == "vm_vhost"]
+    assert titles == [f"tinyvm ({vm.pid}): vhost threads may run on CPUs of its vCPUs"], titles
+    plan = json.loads(host.check(["nearpath", "tune", "plan", "--json"]))
+    changes = [change for change in plan["changes"] if change["finding"] == "vm_vhost"]
+    assert [(change["before"], change["after"]) for change in changes] == [("2", "3")], changes
+    host.write("/tmp/plan", json.dumps({**plan, "changes": changes}).encode())
+    host.check(["nearpath", "tune", "apply", "/tmp/plan"])
+    assert cpus() == {**before, worker["tid"]: "3"}, "the worker alone is moved"
+    host.check(["nearpath", "tune", "rollback"])
+    assert cpus() == before
