@@ -128,6 +128,7 @@ fn stop(name: &str) {
     wait_for("the end of a daemon", || (!Path::new(&file).exists()).then_some(()));
 }
 
+#[allow(clippy::print_stderr)]
 fn ran(program: &str, words: &[&str]) -> bool {
     let output = Command::new(program).args(words).stdin(Stdio::null()).output().unwrap();
     if !output.status.success() {

@@ -2,7 +2,7 @@
 
 mod golden_files;
 
-use golden_files::golden;
+use golden_files::{golden, golden_json};
 use nearpath_model::histogram::bucket;
 use nearpath_model::memory::{NotAvailable, UsedDevice};
 use nearpath_model::vm::{MeasuredVm, VmCpus, VmMeasurement, VmQueue, VmSpan, VmSpanKind};
@@ -63,6 +63,7 @@ fn virtual_machines() {
     };
     let vms = Vms { schema: 1, vms: vec![one_vm(), unnamed], unknown: vec![unknown] };
     golden("vms.txt", &text::vms(&vms));
+    golden_json("vms.json", &vms);
     golden("vms-none.txt", &text::vms(&Vms::default()));
 }
 
