@@ -55,7 +55,7 @@ fn wrong_usage_is_one_line_and_status_2() {
     refused(&["measure", "stages", "--top", "3"], 2, "--per <WHAT>");
     refused(&["snapshot"], 2, "--output <FILE>");
     refused(&["tune", "export"], 2, "--as <FORM>");
-    refused(&["tune", "plan", "--dpdk", "ovs"], 2, "--nic <NAME>");
+    refused(&["tune", "plan", "--dpdk", "testpmd"], 2, "--nic");
     refused(&["tune", "plan", "--dpdk", "vpp", "--nic", "0000:00:00.0"], 2, "testpmd, ovs, dpvs");
     refused(&["tune", "plan", "--workers", "2"], 2, "--dpdk <APPLICATION>");
     refused(&["tune", "check-dpvs"], 2, "<FILE>");
