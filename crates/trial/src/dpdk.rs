@@ -250,7 +250,8 @@ mod tests {
 
     #[test]
     fn rates_are_of_all_blocks_of_a_scenario() {
-        let (start, end) = (Instant::now(), Instant::now() + Duration::from_secs(2));
+        let start = Instant::now();
+        let end = start + Duration::from_secs(2);
         let block = |is_planned: bool, more: u64| DpdkBlock {
             is_planned,
             measured: Measured {
