@@ -72,11 +72,13 @@ pub fn softirq_threads(root: &Root) -> BTreeMap<u32, u32> {
     processes::pids(root).unwrap_or_default().into_iter().filter_map(thread).collect()
 }
 
-/// How long a thread has waited for a CPU while it could have run.
+/// How long a thread has waited for a CPU while it could have run, and has run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunDelay {
     /// In nanoseconds, without a wait that still goes on.
     pub ns: u64,
+    /// Time on a CPU, in nanoseconds.
+    pub run_ns: u64,
     /// How often it has run.
     pub runs: u64,
 }
@@ -92,8 +94,8 @@ pub fn run_delays(root: &Root, pid: u32) -> BTreeMap<u32, RunDelay> {
 /// The same of one thread; `None` also if it is of another process.
 pub fn run_delay(root: &Root, pid: u32, thread: u32) -> Option<RunDelay> {
     let times = root.text(&format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
-    let mut times = times.split_ascii_whitespace().skip(1).map(|number| number.parse().ok());
-    Some(RunDelay { ns: times.next()??, runs: times.next()?? })
+    let mut times = times.split_ascii_whitespace().map(|number| number.parse().ok());
+    Some(RunDelay { run_ns: times.next()??, ns: times.next()??, runs: times.next()?? })
 }
 
 fn read_one(root: &Root, pid: u32, process: Option<u32>, comm: &str) -> NetThread {

@@ -164,13 +164,22 @@ pub(super) enum Lateness {
     Waits(u32),
 }
 
+/// How a reader waits for its CPU most of the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReaderLateness {
+    /// In between it has read everything, and sleeps.
+    Waits,
+    /// When it is given the CPU, it mostly has data left to read: it would read faster with more of the CPU.
+    Saturated,
+}
+
 /// Whether packets of a connection wait for a CPU of this host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Late {
     /// For that which processes them.
     pub softirq: Option<Lateness>,
     /// For that of their reader, which has data to read.
-    pub reader: bool,
+    pub reader: Option<ReaderLateness>,
 }
 
 impl Late {
@@ -189,11 +198,15 @@ impl Late {
             // What was lost did not wait.
             _ => false,
         };
-        // While data arrives, and the window has room for it, a late reader stops nothing.
-        let waits_for_reader = info.last_data_recv_ms >= ARRIVES_MS;
+        // While data arrives, and the window has room for it, a late reader stops nothing if it catches up.
+        let waits_for_reader = match self.reader {
+            Some(ReaderLateness::Saturated) => true,
+            Some(ReaderLateness::Waits) => info.last_data_recv_ms >= ARRIVES_MS,
+            None => false,
+        };
         match limit {
-            TcpLimit::Reader if self.reader => TcpLimit::Cpu,
-            TcpLimit::Peer if self.reader && waits_for_reader => TcpLimit::Cpu,
+            TcpLimit::Reader if self.reader.is_some() => TcpLimit::Cpu,
+            TcpLimit::Peer if waits_for_reader => TcpLimit::Cpu,
             TcpLimit::Peer | TcpLimit::Path | TcpLimit::CongestionWindow if is_late => {
                 TcpLimit::Cpu
             }
@@ -461,14 +474,14 @@ mod tests {
 
     #[test]
     fn a_late_cpu_explains_the_path_but_no_window() {
-        let late = Late { softirq: Some(Lateness::Busy), reader: false };
+        let late = Late { softirq: Some(Lateness::Busy), reader: None };
         let windowed = TcpInfo { rwnd_limited: 1_000_000, ..sender() };
         assert_eq!(limit(sender(), &socket(), late), Some(TcpLimit::Cpu));
         assert_eq!(limit(windowed, &socket(), late), Some(TcpLimit::ReceiveWindow));
         // 40 ms of the round trip are spent in queues: for the CPU, or elsewhere.
         let queued = TcpInfo { rtt: 60_000, ..sender() };
         for (us, wanted) in [(25_000, TcpLimit::Cpu), (3000, TcpLimit::Path)] {
-            let late = Late { softirq: Some(Lateness::Waits(us)), reader: false };
+            let late = Late { softirq: Some(Lateness::Waits(us)), reader: None };
             assert_eq!(limit(queued, &socket(), late), Some(wanted));
             assert_eq!(limit(sender(), &socket(), late), Some(TcpLimit::CongestionWindow));
         }
@@ -519,13 +532,15 @@ mod tests {
         let full = SocketMemory { receive: 70, receive_limit: 100, ..SocketMemory::default() };
         let full = TcpSocket { receive_queue: 10, memory: Some(full), ..socket() };
         assert_eq!(limit(receiver, &full, none), Some(TcpLimit::Reader));
-        let late = Late { softirq: None, reader: true };
+        let late = Late { softirq: None, reader: Some(ReaderLateness::Waits) };
         assert_eq!(limit(receiver, &queued, late), Some(TcpLimit::Cpu));
-        // A request waits for it; a stream that the window lets pass does not.
+        // A request waits for it; a stream that the window lets pass does not, if the reader catches up.
         let request = TcpSocket { receive_queue: 100, ..socket() };
         for (ms, wanted) in [(40, TcpLimit::Cpu), (1, TcpLimit::Peer)] {
             let info = TcpInfo { last_data_recv_ms: ms, ..receiver };
             assert_eq!(limit(info, &request, late), Some(wanted));
+            let saturated = Late { reader: Some(ReaderLateness::Saturated), ..late };
+            assert_eq!(limit(info, &request, saturated), Some(TcpLimit::Cpu));
         }
     }
 

@@ -3,7 +3,7 @@
 //! Input: `/proc/stat`, and how long threads waited for a CPU (`/proc/PID/task/TID/schedstat`). Output: the CPUs that had
 //! no time for packets, and the threads that waited for a CPU. Nothing of this costs anything per packet.
 
-use super::limit::Lateness;
+use super::limit::{Lateness, ReaderLateness};
 use nearpath_host::{Root, RunDelay, read_cpu_time, run_delay, run_delays, softirq_threads};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -12,6 +12,12 @@ use std::time::{Duration, Instant};
 const LATE: f64 = 0.8;
 /// From this share of its time waiting for a CPU, a thread is a late reader.
 const READER_LATE: f64 = 0.5;
+/// A late reader that runs for this share of the time in which it does not wait, hardly ever sleeps: it is saturated.
+/// One that keeps up with 3 Gbit/s between five busy threads runs for a tenth of that time, one that falls behind for more
+/// than two thirds (2 CPUs, Linux 6.18).
+const SATURATED: f64 = 1.0 / 3.0;
+/// The time over which that is judged, at least: a wait is counted when it ends.
+const SATURATION_LOOK: Duration = Duration::from_millis(500);
 /// Processes whose waiting is observed: each is a file per thread.
 const READERS_MAX: usize = 64;
 
@@ -30,6 +36,8 @@ struct Threads {
     all: usize,
     /// Those that waited for a CPU.
     late: HashSet<u32>,
+    /// Those that had hardly any time in which they neither ran nor waited.
+    saturated: HashSet<u32>,
     /// How long the first one waited each time, in microseconds.
     wait_us: u32,
 }
@@ -41,6 +49,8 @@ pub(super) struct Pressure {
     ticks: BTreeMap<u32, Ticks>,
     /// How long each thread has waited so far, by process.
     waits: HashMap<u32, BTreeMap<u32, RunDelay>>,
+    /// The same of half a second to a second ago, and what becomes that.
+    older_waits: [Option<(Instant, HashMap<u32, BTreeMap<u32, RunDelay>>)>; 2],
     ksoftirqd: Option<BTreeMap<u32, u32>>,
     late_cpus: HashMap<u32, Lateness>,
     processes: HashMap<u32, Threads>,
@@ -70,6 +80,21 @@ impl Pressure {
         let readers = readers.iter().take(READERS_MAX);
         waits.extend(readers.map(|(&pid, known)| (pid, delays(root, pid, known))));
         let passed_ns = passed.unwrap_or_default().as_nanos() as f64;
+        let is_saturated = |pid: u32, (tid, delay): &(&u32, &RunDelay)| {
+            let since = |(then, waits): &(Instant, HashMap<u32, BTreeMap<u32, RunDelay>>)| {
+                let old = waits.get(&pid)?.get(tid)?;
+                let passed = now.saturating_duration_since(*then).as_nanos() as f64;
+                Some((
+                    delay.run_ns.saturating_sub(old.run_ns),
+                    delay.ns.saturating_sub(old.ns),
+                    passed,
+                ))
+            };
+            let found = self.older_waits.iter().flatten().find_map(since);
+            found.is_some_and(|(run, waited, passed)| {
+                run > 0 && run as f64 >= SATURATED * (passed - waited as f64)
+            })
+        };
         let threads = |(&pid, now): (&u32, &BTreeMap<u32, RunDelay>)| {
             let old = self.waits.get(&pid);
             let since = |(tid, now): (&u32, &RunDelay)| {
@@ -83,7 +108,8 @@ impl Pressure {
                 u32::try_from(ns / runs.max(1) / 1000).unwrap_or(u32::MAX)
             });
             let late = now.iter().filter_map(since).filter_map(is_late).collect();
-            (pid, Threads { all: now.len(), late, wait_us })
+            let saturated = now.iter().filter(|thread| is_saturated(pid, thread)).map(|its| *its.0);
+            (pid, Threads { all: now.len(), late, saturated: saturated.collect(), wait_us })
         };
         self.processes = waits.iter().map(threads).collect();
         self.late_cpus.clear();
@@ -106,6 +132,14 @@ impl Pressure {
                 self.late_cpus.insert(time.cpu.0, lateness);
             }
         }
+        let is_due = |older: &Option<(Instant, _)>| {
+            older
+                .as_ref()
+                .is_none_or(|(then, _)| now.saturating_duration_since(*then) >= SATURATION_LOOK)
+        };
+        if is_due(&self.older_waits[1]) {
+            self.older_waits = [self.older_waits[1].take(), Some((now, waits.clone()))];
+        }
         self.waits = waits;
     }
 
@@ -114,11 +148,19 @@ impl Pressure {
         self.late_cpus.get(&cpu?).copied()
     }
 
-    /// Whether this thread of a process waits for a CPU. If it is not known which one reads: whether all of them do.
-    pub fn is_reader_late(&self, pid: Option<u32>, thread: Option<u32>) -> bool {
-        let Some(threads) = pid.and_then(|pid| self.processes.get(&pid)) else { return false };
-        let known = thread.is_some_and(|thread| threads.late.contains(&thread));
-        known || (!threads.late.is_empty() && threads.late.len() == threads.all)
+    /// How this thread of a process waits for a CPU. If it is not known which one reads: how all of them do.
+    pub fn reader_lateness(&self, pid: Option<u32>, thread: Option<u32>) -> Option<ReaderLateness> {
+        let threads = self.processes.get(&pid?)?;
+        let known = thread.filter(|thread| threads.late.contains(thread));
+        let all_wait = !threads.late.is_empty() && threads.late.len() == threads.all;
+        let is_saturated = match known {
+            Some(thread) => threads.saturated.contains(&thread),
+            None => threads.late.is_subset(&threads.saturated),
+        };
+        (known.is_some() || all_wait).then_some(match is_saturated {
+            true => ReaderLateness::Saturated,
+            false => ReaderLateness::Waits,
+        })
     }
 
     /// Whether some threads of a process wait for a CPU and others do not, so that it matters which one reads.
@@ -168,8 +210,11 @@ mod tests {
 
     #[test]
     fn a_sibling_that_waits_makes_no_late_reader() {
-        let process =
-            |all, late: &[u32]| Threads { all, late: late.iter().copied().collect(), wait_us: 0 };
+        let process = |all, late: &[u32]| Threads {
+            all,
+            late: late.iter().copied().collect(),
+            ..Threads::default()
+        };
         let pressure = Pressure {
             processes: HashMap::from([
                 (1, process(1, &[1])),
@@ -179,10 +224,14 @@ mod tests {
             ]),
             ..Pressure::default()
         };
-        let is_late = |pid, thread| pressure.is_reader_late(Some(pid), thread);
+        let is_late = |pid, thread| pressure.reader_lateness(Some(pid), thread).is_some();
         assert_eq!([is_late(1, None), is_late(2, None), is_late(3, None)], [true, false, false]);
         assert_eq!([is_late(2, Some(2)), is_late(2, Some(20))], [false, true]);
-        assert!(is_late(4, None) && !is_late(5, None) && !pressure.is_reader_late(None, Some(20)));
+        assert!(
+            is_late(4, None)
+                && !is_late(5, None)
+                && pressure.reader_lateness(None, Some(20)).is_none()
+        );
         assert_eq!(
             [1, 2, 3, 4, 5].map(|pid| pressure.is_divided(pid)),
             [false, true, false, false, false]

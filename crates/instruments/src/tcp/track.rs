@@ -4,7 +4,7 @@
 use super::compact::{Counts, End, Moment};
 use super::cpus::Arrival;
 use super::events::Ended;
-use super::limit::{Before, Late, SenderTimes, Times, divide, is_not_accepted};
+use super::limit::{Before, Late, ReaderLateness, SenderTimes, Times, divide, is_not_accepted};
 use super::pressure::Pressure;
 use nearpath_host::{TcpInfo, TcpSocket};
 use nearpath_model::tcp::{TcpCounts, TcpLimit, TcpReset, TcpState};
@@ -258,14 +258,14 @@ impl Track {
         self.look_for_accept(socket, now);
         let Some(info) = &socket.info else { return };
         if let Some(before) = self.kept.before(&self.last, info).filter(|_| seconds > 0.0) {
-            let late = Late {
-                softirq: pressure.lateness(self.arrival.cpu()),
-                reader: socket.receive_queue > 0
-                    && pressure.is_reader_late(
-                        self.pid.map(NonZeroU32::get),
-                        self.arrival.reader.map(NonZeroU32::get),
-                    ),
-            };
+            let pid = self.pid.map(NonZeroU32::get);
+            let thread = self.arrival.reader.map(NonZeroU32::get);
+            let reader = pressure.reader_lateness(pid, thread).filter(|how| {
+                // A saturated reader may have read everything at this moment.
+                let has_received = info.bytes_received > before.bytes_received;
+                socket.receive_queue > 0 || (*how == ReaderLateness::Saturated && has_received)
+            });
+            let late = Late { softirq: pressure.lateness(self.arrival.cpu()), reader };
             let mut times = Times::default();
             let sender = divide(&before, socket, info, seconds, late, &mut times);
             self.spend(&times, &sender);

@@ -262,6 +262,30 @@ fn a_reader_that_waits_for_its_cpu() {
     scene.assert_limited(Side::Server, port, TcpLimit::Cpu);
 }
 
+/// A reader that shares its CPU with one that never sleeps, but keeps up with what the path lets through.
+#[test]
+fn a_reader_that_shares_its_cpu_and_keeps_up_is_not_the_limit() {
+    if !can_run() || !has_two_cpus() || !nearpath_testing::require_program("tc") {
+        return;
+    }
+    let mut scene = Scene::new();
+    if !scene.shape(Side::Client, "tbf rate 200mbit burst 64kb latency 50ms") {
+        return;
+    }
+    scene.keep_busy(1, 2);
+    let mut is_pinned = false;
+    let pinned = move |socket: &mut TcpStream| {
+        if !std::mem::replace(&mut is_pinned, true) {
+            stay_on(1);
+            rustix::process::setpriority_process(None, 10)?;
+        }
+        read_all(socket)
+    };
+    let port = scene.connection(send_all, pinned);
+    scene.assert_limited(Side::Client, port, TcpLimit::Path);
+    scene.assert_limited(Side::Server, port, TcpLimit::Peer);
+}
+
 /// Its siblings wait for a CPU all the time, the reader itself does not: it sleeps.
 #[test]
 fn a_slow_reader_whose_siblings_wait_for_their_cpu() {
