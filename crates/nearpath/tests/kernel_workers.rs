@@ -79,7 +79,7 @@ fn the_task_on_a_workers_cpu_is_named() {
         return;
     }
     // Names of threads alone, without a socket, are enough to be found and measured.
-    for eal in ["--file-prefix np", "--in-memory --no-telemetry"] {
+    for eal in ["--file-prefix np", "--no-telemetry"] {
         let script = format!(
             "{UNTIL}EAL='{eal}'\n{TESTPMD}{DISTURBER}
             echo '== before'; cat /proc/$D/schedstat
