@@ -18,7 +18,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const PROTOBUF: &str =
     "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
@@ -165,29 +165,41 @@ fn a_real_prometheus_sees_what_the_daemon_has_counted() {
             (prometheus.query(RECEIVE, "job").len() == 2).then_some(())
         });
         load(&pair, 20_000);
-        let (histogram, said) = patiently("a scrape of the same counts", || {
+        // What it serves changes twice a second, as the scrapes are packets, too; each job scrapes at its own moment.
+        let mut served = Vec::new();
+        patiently("all packets", || {
+            load(&pair, 10);
             // 20,000 each way; few of them collide.
-            let before = own(address).filter(|own| own.sample_count > 38_000)?;
-            let count = both(&prometheus, &format!("histogram_count({RECEIVE})"))?;
-            let sum = both(&prometheus, &format!("histogram_sum({RECEIVE})"))?;
-            let quantile = |q| both(&prometheus, &format!("histogram_quantile({q}, {RECEIVE})"));
-            let said: Vec<f64> = QUANTILES.into_iter().map(quantile).collect::<Option<_>>()?;
-            let same = count == before.sample_count as f64 && sum == before.sample_sum;
-            // Nothing was collected meanwhile.
-            (same && own(address)? == before).then_some((before, said))
+            own(address).filter(|own| own.sample_count > 38_000)
         });
-        assert_eq!(histogram.schema, 4);
-        let buckets = buckets(&histogram);
-        for (q, said) in QUANTILES.into_iter().zip(said) {
-            let ours = interpolated_ns(&buckets, q).unwrap() / 1e9;
-            assert!((said / ours - 1.0).abs() < 1e-6, "p{q}: {said} {ours}");
-            // By rate, over the time since the first scrape: the few samples before that are missing.
-            let rate = format!("histogram_quantile({q}, rate({RECEIVE}[5m]))");
-            let rates = prometheus.query(&rate, "job");
-            assert_eq!(rates.len(), 2);
-            for (job, said) in rates {
-                let octaves = (said / ours).log2().abs();
-                assert!(octaves < 0.25 || q > 0.99, "p{q} of the rate of {job}: {said} {ours}");
+        for job in ["one", "two"] {
+            let (histogram, rates) = patiently("a scrape of what was served", || {
+                let now = own(address)?;
+                if served.last() != Some(&now) {
+                    served.push(now);
+                }
+                // All of the same moment, when all scrapes are stored.
+                let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64() - 0.5;
+                let ask = |expression: &str| prometheus.query_at(expression, at).remove(job);
+                let count = ask(&format!("histogram_count({RECEIVE})"))?;
+                let sum = ask(&format!("histogram_sum({RECEIVE})"))?;
+                let is_it =
+                    |own: &&Histogram| own.sample_count as f64 == count && own.sample_sum == sum;
+                let scraped = served.iter().find(is_it)?.clone();
+                let said = QUANTILES.map(|q| {
+                    let of = |of: &str| ask(&format!("histogram_quantile({q}, {of})")).unwrap();
+                    (q, of(RECEIVE), of(&format!("rate({RECEIVE}[5m])")))
+                });
+                Some((scraped, said))
+            });
+            assert_eq!(histogram.schema, 4);
+            let buckets = buckets(&histogram);
+            for (q, said, of_rate) in rates {
+                let ours = interpolated_ns(&buckets, q).unwrap() / 1e9;
+                assert!((said / ours - 1.0).abs() < 1e-6, "{job}, p{q}: {said} {ours}");
+                // By rate, over the time since the first scrape: the few samples before that are missing.
+                let octaves = (of_rate / ours).log2().abs();
+                assert!(octaves < 0.25 || q > 0.99, "p{q} of the rate of {job}: {of_rate} {ours}");
             }
         }
         for (_, up) in prometheus.query("nearpath_instrument_up", "instrument") {

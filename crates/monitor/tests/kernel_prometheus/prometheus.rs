@@ -2,6 +2,7 @@
 
 use nearpath_testing::wait_for;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -55,8 +56,17 @@ impl Prometheus {
 
     /// The results of an instant query: a number each, by the value of a label.
     pub fn query(&self, expression: &str, label: &str) -> Vec<(String, f64)> {
+        self.ask(expression, label, "")
+    }
+
+    /// The same at a time, in seconds since 1970, by the job.
+    pub fn query_at(&self, expression: &str, time_s: f64) -> BTreeMap<String, f64> {
+        self.ask(expression, "job", &format!("&time={time_s}")).into_iter().collect()
+    }
+
+    fn ask(&self, expression: &str, label: &str, more: &str) -> Vec<(String, f64)> {
         let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let path = format!("/api/v1/query?query={encoded}");
+        let path = format!("/api/v1/query?query={encoded}{more}");
         let (head, body) = get(self.address, &path, "").unwrap();
         let body = String::from_utf8(body).unwrap();
         assert!(is_ok(&head), "{expression}: {body}");
