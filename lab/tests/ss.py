@@ -50,9 +50,8 @@ NUMBERS = {
 TIMES = {"rto": "rto_ns", "minrtt": "min_rtt_ns", "rcv_rtt": "receiver_rtt_ns", "ato": "ato_ns"}
 # In whole milliseconds, and a share behind it: `busy:12ms`, `rwnd_limited:3ms(25.0%)`.
 LENGTHS = {"busy": "busy_ms", "rwnd_limited": "rwnd_limited_ms", "sndbuf_limited": "sndbuf_limited_ms"}
-# Time since something, which passes between the two readings.
+# Time since something: it passes between the two readings, so it is not compared with a number.
 AGES = {"lastsnd": "last_sent_ms", "lastrcv": "last_received_ms", "lastack": "last_ack_ms"}
-LATER_MS = 8000
 # `name value` in bits per second.
 RATES = {
     "pacing_rate": "pacing_rate_bps",
@@ -83,10 +82,6 @@ def time(field: str) -> Check:
 
 def length(field: str) -> Check:
     return lambda connection, value: bool(connection[field] == int(value.partition("ms")[0]))
-
-
-def age(field: str) -> Check:
-    return lambda connection, value: bool(0 <= connection[field] - int(value) <= LATER_MS)
 
 
 def rate(field: str) -> Check:
@@ -122,7 +117,6 @@ CHECKS: dict[str, Check] = {
     **{name: number(field) for name, field in NUMBERS.items()},
     **{name: time(field) for name, field in TIMES.items()},
     **{name: length(field) for name, field in LENGTHS.items()},
-    **{name: age(field) for name, field in AGES.items()},
     **{name: rate(field) for name, field in RATES.items()},
     **{name: flag(option) for name, option in FLAGS.items()},
     "rtt": rtt,
@@ -140,9 +134,13 @@ OTHERS = {"send", "timer", "<->"}
 WITH_VALUE = {*RATES, "send"}
 
 
-def compare(said: list[str], connection: Connection, *, moves: bool) -> set[str]:
-    """Compares each word of ss with its field; the names of those that were compared. `moves`: probes of a closed
-    window are sent meanwhile."""
+def compare(said: list[str], connection: Connection, *, moves: bool, within_ms: float) -> set[str]:
+    """Compares each word of ss with its field; the names of those that were compared.
+
+    Arguments:
+        moves: Whether probes of a closed window are sent meanwhile.
+        within_ms: Both were read within this time.
+    """
     compared = set()
     words = iter(said)
     for word in words:
@@ -151,7 +149,10 @@ def compare(said: list[str], connection: Connection, *, moves: bool) -> set[str]
             value = next(words)
         if name in OTHERS or word == connection["congestion_control"] or (moves and name in MOVING):
             continue
-        assert name in CHECKS, f"no field for {word}: {said}"
-        assert CHECKS[name](connection, value), f"{word}: {connection}"
+        if name in AGES:
+            assert 0 <= connection[AGES[name]] - int(value) <= within_ms, f"{word}, {within_ms} ms: {connection}"
+        else:
+            assert name in CHECKS, f"no field for {word}: {said}"
+            assert CHECKS[name](connection, value), f"{word}: {connection}"
         compared.add(name)
     return compared

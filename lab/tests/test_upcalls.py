@@ -284,5 +284,6 @@ def transport(host: Host) -> tuple[int, int]:
         if names[0] == numbers[0] and names[0] in ("Tcp:", "Udp:"):
             counts |= {names[0] + name: int(number) for name, number in zip(names[1:], numbers[1:], strict=True)}
     received = ("Tcp:InSegs", "Udp:InDatagrams", "Udp6InDatagrams")
-    sent = ("Tcp:OutSegs", "Udp:OutDatagrams", "Udp6OutDatagrams")
+    # What TCP sends again is not one of OutSegs (`__tcp_retransmit_skb`).
+    sent = ("Tcp:OutSegs", "Tcp:RetransSegs", "Udp:OutDatagrams", "Udp6OutDatagrams")
     return sum(counts[name] for name in received), sum(counts[name] for name in sent)
