@@ -1,7 +1,7 @@
 //! Connections with more than one limit, or with a limit that hides another: each part of the time has its own, and a
 //! window or a buffer is not to blame where a larger one would change nothing.
 
-use crate::scenes::{Scene, read_all, send_all, shape};
+use crate::scenes::{Scene, at_once, read_all, send_all, shape};
 use crate::{begin, can_run, connect, ended, listen_at, measured, whole};
 use nearpath_model::tcp::{TcpConnection, TcpLimit};
 use nearpath_testing::veth::{Side, VethPair};
@@ -59,9 +59,10 @@ fn two_limits_within_an_interval_share_its_time() {
         socket.read_exact(&mut vec![0; BURST - 1])
     };
     let port = scene.connection(send, receive);
-    for (side, idle) in [(Side::Client, TcpLimit::Application), (Side::Server, TcpLimit::Peer)] {
+    let sides = [(Side::Client, TcpLimit::Application), (Side::Server, TcpLimit::Peer)];
+    at_once(&sides, |(side, idle)| {
         assert_shares(&scene, side, port, &[(idle, 0.45..=0.85), (TcpLimit::Reader, 0.12..=0.5)]);
-    }
+    });
 }
 
 /// Data for a third of a second, in each second.
@@ -96,8 +97,10 @@ fn small_requests_without_answers_wait_for_nothing() {
         socket.write_all(&[1; 100])
     };
     let port = scene.connection(send, read_all);
-    scene.assert_limited(Side::Client, port, TcpLimit::Application);
-    scene.assert_limited(Side::Server, port, TcpLimit::Peer);
+    scene.assert_limited(
+        port,
+        &[(Side::Client, TcpLimit::Application), (Side::Server, TcpLimit::Peer)],
+    );
 }
 
 /// The window is open, but both ends wait for the reader, which the client cannot see.
@@ -116,8 +119,10 @@ fn a_request_that_nobody_reads() {
     client.write_all(&[1; 100]).unwrap();
     pause(300);
     let wanted = [(Side::Client, TcpLimit::Peer), (Side::Server, TcpLimit::Reader)];
-    for (side, limit) in wanted {
-        let document = whole(&pair, side, &["--port", &port, "--for", "1s"]);
+    let documents = at_once(&wanted, |(side, limit)| {
+        (limit, whole(&pair, side, &["--port", &port, "--for", "1s"]))
+    });
+    for (limit, document) in documents {
         let [connection] = document.connections.as_slice() else { panic!("{document:?}") };
         let verdict = connection.verdict.as_ref().unwrap();
         assert_eq!(verdict.limit, limit, "{connection:?}");
@@ -138,8 +143,7 @@ fn both_directions_through_bottlenecks() {
     let [client, server] = scene.ends();
     scene.again_and_again(client, read_all);
     scene.again_and_again(server, send_all);
-    scene.assert_limited(Side::Client, port, TcpLimit::Path);
-    scene.assert_limited(Side::Server, port, TcpLimit::Path);
+    scene.assert_limited(port, &[(Side::Client, TcpLimit::Path), (Side::Server, TcpLimit::Path)]);
 }
 
 /// The window stops the sender all the time, but what it lets through waits in the queue of the bottleneck.
@@ -157,8 +161,7 @@ fn a_small_window_that_fills_a_bottleneck_is_not_the_limit() {
         read_all(socket)
     };
     let port = scene.connection(send_all, receive);
-    scene.assert_limited(Side::Client, port, TcpLimit::Path);
-    scene.assert_limited(Side::Server, port, TcpLimit::Peer);
+    scene.assert_limited(port, &[(Side::Client, TcpLimit::Path), (Side::Server, TcpLimit::Peer)]);
 }
 
 /// The same with a small send buffer.
@@ -176,13 +179,13 @@ fn a_small_send_buffer_that_fills_a_bottleneck_is_not_the_limit() {
         send_all(socket)
     };
     let port = scene.connection(send, read_all);
-    scene.assert_limited(Side::Client, port, TcpLimit::Path);
+    scene.assert_limited(port, &[(Side::Client, TcpLimit::Path)]);
 }
 
 /// A reader that is stopped does not wait for a CPU; over IPv6.
 #[test]
 fn a_reader_that_is_stopped() {
-    if !can_run() {
+    if !can_run() || !nearpath_testing::require_program("ss") {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -200,9 +203,13 @@ fn a_reader_that_is_stopped() {
     pause(500);
     let pid = rustix::process::Pid::from_child(&reader);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    // The windows are closed soon.
-    pause(500);
-    let seen = [Side::Client, Side::Server].map(|side| {
+    // Until the sender's window is closed.
+    nearpath_testing::wait_for("probes of the closed window", || {
+        let ss = |_| Command::new("ss").args(["-tnoH", "dport", &format!("= :{port}")]).output();
+        let printed = pair.run(Side::Client, ss).unwrap().stdout;
+        String::from_utf8_lossy(&printed).contains("timer:(persist").then_some(())
+    });
+    let seen = at_once(&[Side::Client, Side::Server], |side| {
         measured(&pair, side, &["--port", &port, "--for", "3s", "--interval", "250ms"])
     });
     reader.kill().unwrap();
