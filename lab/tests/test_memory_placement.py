@@ -286,7 +286,11 @@ def test_virtual_functions_get_their_settings_and_leave_nothing(host: Host) -> N
                 cpus = affinity(name)
                 return bool(cpus) and all("-" not in cpu and int(cpu) in near for cpu in cpus)
 
-            wait_until(placed, f"the interrupts of {name} are near it")
+            try:
+                wait_until(placed, f"the interrupts of {name} are near it")
+            except AssertionError:
+                print(host.check("cat /root/watch.jsonl /root/watch.log; nearpath tune plan --nic " + name))
+                raise
             times.append(time.monotonic() - begun)
         assert journal_of_functions(), "its changes are in the journal"
         assert pools(host) == [max(before[0], 6), before[1]], "the node of the functions has its hugepages"

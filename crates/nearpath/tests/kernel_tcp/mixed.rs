@@ -68,7 +68,7 @@ fn two_limits_within_an_interval_share_its_time() {
 /// Data for a third of a second, in each second.
 #[test]
 fn a_connection_that_is_idle_for_a_part_of_the_time() {
-    if !can_shape() {
+    if !nearpath_testing::require_ci() || !can_shape() {
         return;
     }
     let mut scene = Scene::new();
@@ -88,7 +88,7 @@ fn a_connection_that_is_idle_for_a_part_of_the_time() {
 /// The peer acknowledges after 40 ms, as it has nothing to send: nothing waits meanwhile.
 #[test]
 fn small_requests_without_answers_wait_for_nothing() {
-    if !can_run() {
+    if !nearpath_testing::require_ci() || !can_run() {
         return;
     }
     let mut scene = Scene::new();
@@ -106,7 +106,7 @@ fn small_requests_without_answers_wait_for_nothing() {
 /// The window is open, but both ends wait for the reader, which the client cannot see.
 #[test]
 fn a_request_that_nobody_reads() {
-    if !can_run() {
+    if !nearpath_testing::require_ci() || !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -132,7 +132,7 @@ fn a_request_that_nobody_reads() {
 
 #[test]
 fn both_directions_through_bottlenecks() {
-    if !can_shape() {
+    if !nearpath_testing::require_ci() || !can_shape() {
         return;
     }
     let mut scene = Scene::new();
@@ -149,7 +149,7 @@ fn both_directions_through_bottlenecks() {
 /// The window stops the sender all the time, but what it lets through waits in the queue of the bottleneck.
 #[test]
 fn a_small_window_that_fills_a_bottleneck_is_not_the_limit() {
-    if !can_shape() {
+    if !nearpath_testing::require_ci() || !can_shape() {
         return;
     }
     let mut scene = Scene::new();
@@ -167,7 +167,7 @@ fn a_small_window_that_fills_a_bottleneck_is_not_the_limit() {
 /// The same with a small send buffer.
 #[test]
 fn a_small_send_buffer_that_fills_a_bottleneck_is_not_the_limit() {
-    if !can_shape() {
+    if !nearpath_testing::require_ci() || !can_shape() {
         return;
     }
     let mut scene = Scene::new();

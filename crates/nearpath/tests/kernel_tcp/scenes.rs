@@ -177,7 +177,7 @@ pub fn read_all(socket: &mut TcpStream) -> std::io::Result<()> {
 
 #[test]
 fn an_application_that_pauses() {
-    if !can_run() {
+    if !nearpath_testing::require_ci() || !can_run() {
         return;
     }
     let mut scene = Scene::new();
@@ -212,7 +212,7 @@ fn an_application_that_reads_slowly() {
 /// The same with a buffer so small that the window closes at once, and opens only when it is nearly empty.
 #[test]
 fn an_application_that_reads_slowly_from_a_small_buffer() {
-    if !can_run() {
+    if !nearpath_testing::require_ci() || !can_run() {
         return;
     }
     let mut scene = Scene::new();
@@ -285,7 +285,11 @@ fn a_reader_that_waits_for_its_cpu() {
 /// A reader that shares its CPU with one that never sleeps, but keeps up with what the path lets through.
 #[test]
 fn a_reader_that_shares_its_cpu_and_keeps_up_is_not_the_limit() {
-    if !can_run() || !has_two_cpus() || !nearpath_testing::require_program("tc") {
+    if !nearpath_testing::require_ci()
+        || !can_run()
+        || !has_two_cpus()
+        || !nearpath_testing::require_program("tc")
+    {
         return;
     }
     let mut scene = Scene::new();
@@ -320,7 +324,11 @@ fn a_reader_that_shares_its_cpu_and_keeps_up_is_not_the_limit() {
 /// Its siblings wait for a CPU all the time, the reader itself does not: it sleeps.
 #[test]
 fn a_slow_reader_whose_siblings_wait_for_their_cpu() {
-    if !can_run() || !has_two_cpus() || !nearpath_testing::require_bpf() {
+    if !nearpath_testing::require_ci()
+        || !can_run()
+        || !has_two_cpus()
+        || !nearpath_testing::require_bpf()
+    {
         return;
     }
     let mut scene = Scene::new();
@@ -357,7 +365,11 @@ fn wait_of_this_thread() -> u64 {
 /// Datagrams that many sockets receive keep the CPU that processes the packets of the connection in softirqs.
 #[test]
 fn a_cpu_that_is_busy_with_softirqs() {
-    if !can_run() || !has_two_cpus() || !nearpath_testing::require_bpf() {
+    if !nearpath_testing::require_ci()
+        || !can_run()
+        || !has_two_cpus()
+        || !nearpath_testing::require_bpf()
+    {
         return;
     }
     let mut scene = Scene::new();

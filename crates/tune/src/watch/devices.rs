@@ -75,17 +75,21 @@ impl DeviceWatch {
         let changed = now.iter().filter(|its| is_new(its) || self.waiting.contains(its.0));
         let (ready, waiting): (Vec<_>, Vec<_>) =
             changed.partition(|(_, its)| its.is_up && carries_packets(root, &its.name));
+        // Also those that wait: a driver that creates its interrupts again gives their numbers to others.
+        let to_read: Vec<String> =
+            ready.iter().chain(&waiting).map(|(_, its)| its.name.clone()).collect();
         let waiting: BTreeSet<String> =
             waiting.into_iter().map(|(index, _)| index.clone()).collect();
         let names: Vec<String> = ready.into_iter().map(|(_, its)| its.name.clone()).collect();
         let is_old = self.host.as_ref().is_none_or(|(_, read)| read.elapsed() > RENEW);
-        if is_moved || (is_old && names.is_empty()) {
+        if is_moved || (is_old && to_read.is_empty()) {
             self.read_host(root)?;
         }
-        let notices = match (&self.host, names.is_empty()) {
-            (Some((host, _)), false) => {
-                let host = nearpath_host::read_interfaces(root, host, &names);
-                self.apply(root, &host, &names)?
+        let notices = match &mut self.host {
+            Some((host, _)) if !to_read.is_empty() => {
+                *host = nearpath_host::read_interfaces(root, host, &to_read);
+                let host = host.clone();
+                if names.is_empty() { Vec::new() } else { self.apply(root, &host, &names)? }
             }
             _ => Vec::new(),
         };
