@@ -76,7 +76,7 @@ fn threads_born_at_any_time_are_moved_and_moved_back() {
         return skip("requires two CPUs");
     };
     let pid = spawner.0.id().to_string();
-    let plan = tune(journal.path(), &["plan", "--pid", &pid, "--cpus", cpu, "--json"]);
+    let plan = tune(journal.path(), &["plan", "--pid", &pid, "--app-cpus", cpu, "--json"]);
     let mut plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
     let changes = plan["changes"].as_array_mut().unwrap();
     changes.retain(|change| change["kind"] == "thread_affinity");

@@ -2,8 +2,8 @@
 //!
 //! Input: the current and maximum channels of a NIC, and the CPUs near it. Output: a change of `combined` if more
 //! channels would let more cores receive: for the goal throughput, or if a check found one CPU overloaded while
-//! others near the NIC have no queue; and any number requested. Fewer are planned only on request: queues that share
-//! a CPU cost almost nothing.
+//! others near the NIC have no queue; and any number requested. Where interrupts have CPUs of their own on request, there
+//! are as many channels as such CPUs; else fewer are planned only on request: queues that share a CPU cost almost nothing.
 //!
 //! When the number of channels changes, the driver re-creates its queues: the new interrupts, indirection table, XPS
 //! and RPS are not known beforehand. So nothing else is planned for such a NIC; a note says to plan again. Undo
@@ -14,7 +14,7 @@
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};
-use super::situation::Situation;
+use super::situation::{Situation, cpus};
 use nearpath_model::{CpuId, Ethtool, Goal, Nic, NicSetting, Severity};
 use std::collections::BTreeSet;
 
@@ -28,7 +28,12 @@ pub enum ChannelCount {
     Number(u32),
     /// One per core near the NIC.
     Near,
+    /// As many as there are.
+    Keep,
 }
+
+/// The number of channels, the reason, and the check that proposed it.
+type Wanted = (u32, String, Option<String>);
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for nic in situation.hardware() {
@@ -47,14 +52,14 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     }
 }
 
-/// The number of channels, the reason, and the check that proposed it.
+/// The channels that a NIC should have; `None` if these are well.
 fn wanted(
     situation: &Situation<'_>,
     draft: &mut Draft,
     nic: &Nic,
     now: u32,
     most: u32,
-) -> Option<(u32, String, Option<String>)> {
+) -> Option<Wanted> {
     let name = &nic.name;
     let cores = cores(situation, nic);
     match situation.request.channels {
@@ -66,7 +71,11 @@ fn wanted(
             let why = format!("requested; {name} has {now} of at most {most} channels");
             return Some((number, why, None));
         }
+        Some(ChannelCount::Keep) => return None,
         _ => {}
+    }
+    if let Some(found) = of_irq_cpus(situation, nic, now, most) {
+        return found;
     }
     let near = cores.min(most).max(1);
     let why = format!(
@@ -85,6 +94,27 @@ fn wanted(
         _ if more && situation.request.goal == Goal::Throughput => Some((near, why, None)),
         _ => None,
     }
+}
+
+/// One channel for each CPU for interrupts, with the reason, if interrupts have CPUs of their own and the number follows:
+/// more only if these CPUs are few because they were chosen, not what others leave.
+fn of_irq_cpus(
+    situation: &Situation<'_>,
+    nic: &Nic,
+    now: u32,
+    most: u32,
+) -> Option<Option<Wanted>> {
+    let division = situation.division(nic.numa_node);
+    if !situation.queues_follow() || !division.is_apart() || division.irq.is_empty() {
+        return None;
+    }
+    let wanted = u32::try_from(division.irq.len()).unwrap_or(u32::MAX).min(most).max(1);
+    let are_chosen = situation.request.irq_cpus.is_some() || division.why.is_some();
+    let why = format!(
+        "its interrupts go to {} only, and it has {now} of at most {most} channels",
+        cpus(&division.irq.iter().copied().collect())
+    );
+    Some((wanted < now || are_chosen).then_some((wanted, why, None)))
 }
 
 /// The cores for the interrupts of a NIC, shared with other NICs that have the same cores.

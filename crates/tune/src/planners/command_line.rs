@@ -50,8 +50,8 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     if request.goal != Goal::Isolation {
         return;
     }
-    let Some(asked) = &request.cpus else {
-        return draft.note("give --cpus to also isolate these CPUs at boot (isolcpus=)");
+    let Some(asked) = &request.app_cpus else {
+        return draft.note("give --app-cpus to also isolate these CPUs at boot (isolcpus=)");
     };
     let isolated = asked.difference(&first_core(situation));
     if isolated != *asked {

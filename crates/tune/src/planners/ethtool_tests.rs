@@ -207,7 +207,8 @@ fn a_delay_is_one_that_the_driver_accepts() {
 #[test]
 fn queues_on_one_cpu_split_its_share_of_the_table() {
     let host = host_with(&[&[4], &[5], &[4]]);
-    let request = Request { cpus: Some(set("4-5")), ..Request::default() };
+    let request =
+        Request { irq_cpus: Some(set("4-5")), app_cpus: Some(set("4-5")), ..Request::default() };
     let plan = planned_for(&host, &request, &[]).unwrap();
     assert_eq!(values(&plan, "rss"), pair("equal 3", "weight 1 2 1"));
     let why = &only(&plan, "rss").unwrap().why;

@@ -23,7 +23,7 @@ const STAT_INTERVAL_S: u64 = 10;
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     let request = situation.request;
-    if request.goal != Goal::Isolation || request.cpus.is_none() {
+    if request.goal != Goal::Isolation || request.app_cpus.is_none() {
         return;
     }
     lower(situation, draft, Sysctl::StatInterval, STAT_INTERVAL_S, |now| {
@@ -86,7 +86,7 @@ mod tests {
             {
                 host.sysctls.insert(name.to_owned(), value.to_owned());
             }
-            let request = Request { goal, cpus: cpus.map(set), ..Request::default() };
+            let request = Request { goal, app_cpus: cpus.map(set), ..Request::default() };
             let plan = planned_for(&host, &request, &[]).unwrap();
             let sysctls = plan.changes.iter().filter(|change| change.kind() == "sysctl");
             let text = |value: &Value| value.text().unwrap().to_owned();

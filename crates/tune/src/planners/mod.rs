@@ -18,6 +18,7 @@ mod hugepages;
 mod irqbalance;
 mod isolation;
 mod memory;
+mod mode;
 mod napi_defer_hard_irqs;
 mod needless;
 mod nic_irqs;
@@ -41,6 +42,7 @@ mod xps;
 pub use channels::ChannelCount;
 pub use command_line::BootParameter;
 pub use hugepages::Hugepages;
+pub use mode::Mode;
 pub use situation::Request;
 pub use system::System;
 pub use traffic::Traffic;
@@ -105,6 +107,7 @@ pub fn plan(
     for name in situation.requested_down() {
         draft.note(format!("{name} is down and carries no packets: nothing is planned for it"));
     }
+    mode::notes(&situation, &mut draft);
     for planner in PLANNERS {
         (planner.run)(&situation, &mut draft);
         // The future queues of these are unknown.
@@ -179,6 +182,8 @@ fn daemons(situation: &Situation<'_>, draft: &mut Draft) {
 
 #[cfg(test)]
 mod ethtool_tests;
+#[cfg(test)]
+mod mode_tests;
 #[cfg(test)]
 mod placement_tests;
 #[cfg(test)]

@@ -80,8 +80,10 @@ fn are_spread(host: &Host) -> bool {
 /// Whether the request says more than that latency matters.
 fn is_requested(request: &Request) -> bool {
     request.goal != Goal::Latency
-        || request.cpus.is_some()
-        || request.housekeeping.is_some()
+        || request.mode.is_some()
+        || request.irq_cpus.is_some()
+        || request.app_cpus.is_some()
+        || request.exclude_cpus.is_some()
         || request.channels.is_some()
         || !request.vlan_priorities.is_empty()
         || request.cpuset

@@ -69,11 +69,11 @@ const FRAGMENT: &str = "/etc/default/grub.d/50-nearpath.cfg";
 fn cpus_are_isolated_at_boot_for_isolation() {
     let all: &[u32] = &[];
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
-    let planned = |host: &Host, cpus: &str, housekeeping: Option<&str>, text: &str| {
+    let planned = |host: &Host, cpus: &str, irq_cpus: Option<&str>, text: &str| {
         let request = Request {
             goal: Goal::Isolation,
-            cpus: Some(set(cpus)),
-            housekeeping: housekeeping.map(set),
+            app_cpus: Some(set(cpus)),
+            irq_cpus: irq_cpus.map(set),
             hugepages: vec!["1G:8".parse().unwrap()],
             boot_parameters: vec![BootParameter::Nowatchdog],
             system: System::with(&[(FRAGMENT, text)]),
@@ -199,7 +199,7 @@ fn threads_on_isolated_cpus_have_one_each() {
     let all: &[u32] = &[];
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
     let planned = |host: &Host, goal: Goal, cpus: Option<&str>, threads: &[&str]| {
-        let request = Request { goal, cpus: cpus.map(set), ..Request::default() };
+        let request = Request { goal, app_cpus: cpus.map(set), ..Request::default() };
         planned_for(host, &request, &[workload(threads)]).unwrap()
     };
     let cpus = |plan: &Plan| -> Vec<String> {
@@ -234,7 +234,8 @@ fn no_service_or_cgroup_gets_several_cpus_without_balancing() {
     let planned = |host: &Host, goal: Goal, cpus: &str, cpuset: bool| {
         let system =
             System::with(&[(DROP_IN, ""), (FRAGMENT, "")]).with_cgroup(70, cgroup("0-15", &[70]));
-        let request = Request { goal, cpus: Some(set(cpus)), cpuset, system, ..Request::default() };
+        let request =
+            Request { goal, app_cpus: Some(set(cpus)), cpuset, system, ..Request::default() };
         planned_for(host, &request, &[of_service(&["0-15"; 2])]).unwrap()
     };
     let line = |plan: &Plan| -> String {
@@ -277,11 +278,11 @@ fn no_service_or_cgroup_gets_several_cpus_without_balancing() {
 fn neither_the_first_core_nor_all_cpus_are_isolated() {
     let all: &[u32] = &[];
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
-    let planned = |cpus: &str, housekeeping: Option<&str>| {
+    let planned = |cpus: &str, irq_cpus: Option<&str>| {
         let request = Request {
             goal: Goal::Isolation,
-            cpus: Some(set(cpus)),
-            housekeeping: housekeeping.map(set),
+            app_cpus: Some(set(cpus)),
+            irq_cpus: irq_cpus.map(set),
             system: System::with(&[(FRAGMENT, "")]),
             ..Request::default()
         };

@@ -6,6 +6,7 @@
 //!
 //! - A NIC with several queues has a CPU for each: RPS would only add a hop. It helps if a queue's CPU is overloaded, or
 //!   for throughput if CPUs near the NIC have no queue.
+//! - The CPUs that RPS of a queue uses share the last-level cache of its interrupt, where there are several.
 //! - Packets of a device without its own queues (VLAN, bond, bridge) were already spread by the NIC below. Tunnels differ:
 //!   the NIC may not see the inner flows, so their RPS stays on the node.
 //! - Never on an internal OVS port: it has one receive queue, and `get_rps_cpu` (net/core/dev.c) does not steer packets
@@ -105,9 +106,27 @@ fn put_on(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, helpers: &Cpu
     for queue in &nic.rx_queues {
         // A queue reserved for a priority belongs to its CPU only.
         if !draft.reserved(nic.ifindex, queue.queue) {
-            set(situation, draft, nic, queue, helpers, &why);
+            let own = of_its_cache(situation, draft, queue, helpers);
+            set(situation, draft, nic, queue, &own, &why);
         }
     }
+}
+
+/// Those of the CPUs that share a last-level cache with the CPU of a queue's interrupt, as a packet is in that cache; all
+/// of them if none does, or if it is unknown.
+fn of_its_cache(
+    situation: &Situation<'_>,
+    draft: &Draft,
+    queue: &RxQueue,
+    cpus: &CpuSet,
+) -> CpuSet {
+    let topology = &situation.host.topology;
+    let irq = queue.irq.and_then(|number| situation.irq(number));
+    let arrives = irq.and_then(|irq| draft.irq_cpus(irq)).filter(|cpus| cpus.len() == 1);
+    let llc = arrives.and_then(CpuSet::first).and_then(|cpu| topology.llc_of(cpu));
+    let own: CpuSet =
+        cpus.iter().filter(|&cpu| llc.is_some() && topology.llc_of(cpu) == llc).collect();
+    if own.is_empty() { cpus.clone() } else { own }
 }
 
 /// Turns RPS off on a NIC that does not need it.

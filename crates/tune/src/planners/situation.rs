@@ -3,15 +3,16 @@
 use super::channels::ChannelCount;
 use super::command_line::BootParameter;
 use super::hugepages::Hugepages;
+use super::mode::{Division, Mode};
 use super::system::System;
 use super::traffic::Traffic;
 use super::workload::Workload;
 use crate::TuneError;
-use nearpath_diagnose::nearest_cpus;
 use nearpath_model::{
-    CpuId, CpuSet, FileOf, Finding, Goal, Host, IfIndex, Irq, IrqNumber, Nic, NicKind, Proposal,
-    ProposedChange, QueueFile, QueueId, SocketProtocol, Target, Topology, Value,
+    CpuId, CpuSet, FileOf, Finding, Goal, Host, IfIndex, Irq, IrqNumber, Nic, NicKind, NodeId,
+    Proposal, ProposedChange, QueueFile, QueueId, SocketProtocol, Target, Topology, Value,
 };
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The request.
@@ -21,11 +22,14 @@ pub struct Request {
     pub goal: Goal,
     /// Interface names; empty means all of the namespace.
     pub nics: Vec<String>,
-    /// The CPUs for interrupts and the application; with the goal isolation, for the application only. `None` means
-    /// automatic.
-    pub cpus: Option<CpuSet>,
-    /// CPUs left to everything else; with the goal isolation, the CPUs for interrupts.
-    pub housekeeping: Option<CpuSet>,
+    /// How interrupts and the application share the CPUs near a NIC; `None` means automatic.
+    pub mode: Option<Mode>,
+    /// The CPUs for interrupts; `None` means automatic.
+    pub irq_cpus: Option<CpuSet>,
+    /// The CPUs for the application; `None` means automatic.
+    pub app_cpus: Option<CpuSet>,
+    /// CPUs for neither.
+    pub exclude_cpus: Option<CpuSet>,
     /// Measured packets, which weight the queues in predictions; if empty, interrupts do.
     pub traffic: Traffic,
     /// The number of channels of each interface; `None` means automatic.
@@ -62,6 +66,8 @@ pub(super) struct Situation<'a> {
     asked_by: BTreeMap<&'a Proposal, (&'a Finding, &'a ProposedChange)>,
     /// Interfaces excluded from further planning.
     aside: BTreeSet<IfIndex>,
+    /// The CPUs near each node that NICs are on, and near none in particular.
+    divisions: BTreeMap<Option<NodeId>, Division>,
 }
 
 impl<'a> Situation<'a> {
@@ -78,7 +84,8 @@ impl<'a> Situation<'a> {
                 return Err(TuneError::Refused(format!("no interface {name:?}")));
             }
         }
-        for cpus in [&request.cpus, &request.housekeeping].into_iter().flatten() {
+        let named = [&request.irq_cpus, &request.app_cpus, &request.exclude_cpus];
+        for cpus in named.into_iter().flatten() {
             let missing = cpus.difference(&host.topology.online);
             if cpus.is_empty() || !missing.is_empty() {
                 let which = if cpus.is_empty() { "no CPU".to_owned() } else { missing.to_string() };
@@ -90,6 +97,7 @@ impl<'a> Situation<'a> {
         if !missing.is_empty() {
             return Err(TuneError::Refused(format!("CPUs that are not online: {missing}")));
         }
+        apart(request)?;
         isolation(host, request)?;
         let mut asked_by = BTreeMap::new();
         for finding in findings {
@@ -99,7 +107,11 @@ impl<'a> Situation<'a> {
         }
         let irqs = host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
         let aside = BTreeSet::new();
-        Ok(Self { host, findings, request, workloads, irqs, asked_by, aside })
+        let nodes: BTreeSet<Option<NodeId>> =
+            host.nics.iter().map(|nic| nic.numa_node).chain([None]).collect();
+        let division = |node| (node, Division::of(host, request, workloads, node));
+        let divisions = nodes.into_iter().map(division).collect();
+        Ok(Self { host, findings, request, workloads, irqs, asked_by, aside, divisions })
     }
 
     /// The requested interfaces that carry packets.
@@ -179,23 +191,25 @@ impl<'a> Situation<'a> {
         queues
     }
 
+    /// The CPUs near a node: which are for interrupts, and which for the application.
+    pub fn division(&self, node: Option<NodeId>) -> Cow<'_, Division> {
+        match self.divisions.get(&node) {
+            Some(division) => Cow::Borrowed(division),
+            None => Cow::Owned(Division::of(self.host, self.request, self.workloads, node)),
+        }
+    }
+
     /// The CPUs for a NIC's interrupts, best first: near it, one CPU per core before SMT siblings, neither isolated nor
     /// excluded.
     pub fn interrupt_cpus(&self, nic: &Nic) -> Vec<CpuId> {
-        let Request { goal, cpus, housekeeping, .. } = self.request;
-        let mut near = nearest_cpus(self.host, nic.numa_node);
-        near.retain(|&cpu| {
-            let chosen = cpus.as_ref().is_none_or(|cpus| cpus.contains(cpu));
-            let kept = housekeeping.as_ref().is_some_and(|cpus| cpus.contains(cpu));
-            match goal {
-                Goal::Isolation => {
-                    let applications = cpus.as_ref().is_some_and(|cpus| cpus.contains(cpu));
-                    (housekeeping.is_none() || kept) && !applications
-                }
-                Goal::Latency | Goal::Throughput => chosen && !kept,
-            }
-        });
-        near
+        self.division(nic.numa_node).irq.clone()
+    }
+
+    /// Whether the number of queues follows that of the CPUs for interrupts: where the request sets these apart.
+    pub fn queues_follow(&self) -> bool {
+        let request = self.request;
+        let is_requested = request.mode.is_some() || request.irq_cpus.is_some();
+        request.channels.is_none() && (is_requested || request.goal == Goal::Isolation)
     }
 
     /// The check that proposed a change of this target.
@@ -247,22 +261,46 @@ impl<'a> Situation<'a> {
 }
 
 /// # Errors
+/// CPUs are named for two things that exclude each other.
+fn apart(request: &Request) -> Result<(), TuneError> {
+    let Request { mode, irq_cpus, app_cpus, exclude_cpus, .. } = request;
+    let is_isolation = request.goal == Goal::Isolation;
+    if is_isolation && *mode == Some(Mode::Mq) {
+        return Err(TuneError::Refused(
+            "--mode mq lets interrupts and the application share CPUs, --goal isolation does not"
+                .to_owned(),
+        ));
+    }
+    let mut exclusive = vec![
+        ("--irq-cpus", irq_cpus, "--exclude-cpus", exclude_cpus),
+        ("--app-cpus", app_cpus, "--exclude-cpus", exclude_cpus),
+    ];
+    if is_isolation || mode.is_some_and(|mode| mode != Mode::Mq) {
+        exclusive.push(("--irq-cpus", irq_cpus, "--app-cpus", app_cpus));
+    }
+    for (name, some, other, others) in exclusive {
+        let both =
+            some.as_ref().zip(others.as_ref()).map(|(some, others)| some.intersection(others));
+        if let Some(both) = both.filter(|both| !both.is_empty()) {
+            let both = cpus(&both);
+            return Err(TuneError::Refused(format!(
+                "{both} cannot be both in {name} and in {other}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// # Errors
 /// The isolated CPUs would leave none for everything else.
 fn isolation(host: &Host, request: &Request) -> Result<(), TuneError> {
-    let (Goal::Isolation, Some(cpus)) = (request.goal, &request.cpus) else { return Ok(()) };
+    let (Goal::Isolation, Some(cpus)) = (request.goal, &request.app_cpus) else { return Ok(()) };
     if host.topology.online.is_subset(cpus) {
         return Err(TuneError::Refused(format!(
-            "--cpus {cpus} isolates all CPUs: none are left for interrupts and the rest of the system"
+            "--app-cpus {cpus} isolates all CPUs: none are left for interrupts and the rest of the system"
         )));
     }
-    let both = request.housekeeping.as_ref().map(|kept| kept.intersection(cpus));
-    match both.filter(|both| !both.is_empty()) {
-        Some(both) => Err(TuneError::Refused(format!(
-            "{} cannot be both isolated (--cpus) and for housekeeping",
-            self::cpus(&both)
-        ))),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// CPUs in words: `CPU 3`, `CPUs 0-3`.

@@ -5,7 +5,7 @@
 
 use super::draft::Draft;
 use super::situation::Situation;
-use nearpath_diagnose::{cpus_near_node, nearest_cpus};
+use nearpath_diagnose::cpus_near_node;
 use nearpath_model::{CpuId, CpuSet, Goal, NodeId};
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ impl TargetNode {
     /// Why it is unknown, or that no CPU is left.
     pub fn of(situation: &Situation<'_>, draft: &Draft) -> Result<Self, String> {
         let node = node(situation)?;
-        let pool = pool(situation, node);
+        let pool = situation.division(node).app.clone();
         if pool.is_empty() {
             return Err("no CPU near the NIC is left for the application".to_owned());
         }
@@ -68,49 +68,29 @@ pub(super) fn node(situation: &Situation<'_>) -> Result<Option<NodeId>, String> 
 /// service starts with, or those that start later in a cgroup.
 pub(super) fn needs_balancing(situation: &Situation<'_>) -> bool {
     let Situation { request, workloads, .. } = situation;
-    let several = request.cpus.as_ref().is_some_and(|cpus| cpus.len() > 1);
+    let several = request.app_cpus.as_ref().is_some_and(|cpus| cpus.len() > 1);
     several && (request.cpuset || workloads.iter().any(|workload| workload.service.is_some()))
 }
 
 /// Whether some of these CPUs are, or will be, in no scheduling domain (kernel/sched/isolation.c).
 fn unbalanced(situation: &Situation<'_>, pool: &[CpuId]) -> bool {
     let Situation { host, request, .. } = situation;
-    let isolates = request.goal == Goal::Isolation && request.cpus.is_some();
+    let isolates = request.goal == Goal::Isolation && request.app_cpus.is_some();
     let planned = isolates && !needs_balancing(situation);
     let isolated = host.kernel.isolated.as_ref();
     planned || isolated.is_some_and(|cpus| pool.iter().any(|&cpu| cpus.contains(cpu)))
 }
 
-/// The CPUs on which a thread is well placed.
+/// The CPUs on which a thread is well placed: any near CPU, unless those for the application are set apart.
 fn near(situation: &Situation<'_>, node: Option<NodeId>) -> CpuSet {
-    let near = cpus_near_node(&situation.host.topology, node);
-    match &situation.request.cpus {
-        Some(cpus) => cpus.clone(),
-        None if situation.request.goal == Goal::Isolation => {
-            pool(situation, node).into_iter().collect()
-        }
-        None => near,
-    }
-}
-
-/// The CPUs that threads may be moved to, best first.
-fn pool(situation: &Situation<'_>, node: Option<NodeId>) -> Vec<CpuId> {
     let request = situation.request;
-    if let Some(cpus) = &request.cpus {
-        return cpus.iter().collect();
+    let division = situation.division(node);
+    let is_chosen = request.app_cpus.is_some() || request.goal == Goal::Isolation;
+    if is_chosen || division.is_apart() || division.why.is_some() {
+        return division.app.iter().copied().collect();
     }
-    let mut pool = nearest_cpus(situation.host, node);
-    if request.goal == Goal::Isolation
-        && let Some(isolated) = &situation.host.kernel.isolated
-    {
-        let near = cpus_near_node(&situation.host.topology, node);
-        let isolated: Vec<CpuId> = isolated.intersection(&near).iter().collect();
-        if !isolated.is_empty() {
-            pool = isolated;
-        }
-    }
-    pool.retain(|&cpu| request.housekeeping.as_ref().is_none_or(|cpus| !cpus.contains(cpu)));
-    pool
+    let near = cpus_near_node(&situation.host.topology, node);
+    request.exclude_cpus.as_ref().map_or_else(|| near.clone(), |cpus| near.difference(cpus))
 }
 
 /// Whether a node has memory, as far as known: nothing can run with its memory bound to a node without.

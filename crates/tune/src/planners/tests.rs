@@ -132,19 +132,21 @@ fn two_nics_share_the_cores_of_a_node() {
 }
 
 #[test]
-fn housekeeping_and_excluded_cpus_are_not_used() {
+fn interrupts_go_to_their_cpus_and_never_to_excluded_ones() {
     let all: &[u32] = &[];
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
-    let irqs = |goal, cpus: Option<&str>, housekeeping: Option<&str>| {
-        let (cpus, housekeeping) = (cpus.map(set), housekeeping.map(set));
-        let request = Request { goal, cpus, housekeeping, ..Request::default() };
-        irq_cpus(&planned_for(&host, &request, &[]).unwrap())
+    let irqs = |goal, irq: Option<&str>, app: Option<&str>, exclude: Option<&str>| {
+        let [irq_cpus, app_cpus, exclude_cpus] = [irq, app, exclude].map(|cpus| cpus.map(set));
+        let request = Request { goal, irq_cpus, app_cpus, exclude_cpus, ..Request::default() };
+        super::tests::irq_cpus(&planned_for(&host, &request, &[]).unwrap())
     };
-    assert_eq!(irqs(Goal::Latency, None, Some("4-5,12-13")), [6, 7]);
-    assert_eq!(irqs(Goal::Latency, Some("0-3,5,7"), None), [5, 7]);
-    assert_eq!(irqs(Goal::Isolation, Some("4-6"), None), [7, 12]);
-    assert_eq!(irqs(Goal::Isolation, Some("4-6"), Some("12-13")), [12, 13]);
-    let nothing = Request { cpus: Some(set("0")), ..Request::default() };
+    assert_eq!(irqs(Goal::Latency, None, None, Some("4-5,12-13")), [6, 7]);
+    assert_eq!(irqs(Goal::Latency, Some("0-3,5,7"), None, None), [5, 7]);
+    assert_eq!(irqs(Goal::Latency, None, Some("4-6"), None), [7, 12]);
+    assert_eq!(irqs(Goal::Isolation, None, Some("4-6"), None), [7, 12]);
+    assert_eq!(irqs(Goal::Isolation, None, Some("4-6"), Some("7")), [12, 13]);
+    assert_eq!(irqs(Goal::Isolation, Some("12-13"), Some("4-6"), None), [12, 13]);
+    let nothing = Request { irq_cpus: Some(set("0")), ..Request::default() };
     let plan = planned_for(&host, &nothing, &[]).unwrap();
     assert_eq!(irq_cpus(&plan), [0; 0]);
     assert!(plan.notes.iter().any(|n| n.contains("no CPU near eth0 is left")), "{:?}", plan.notes);
@@ -156,8 +158,14 @@ fn unknown_interfaces_and_cpus_are_refused() {
     let said = |request: Request| planned_for(&host, &request, &[]).unwrap_err().to_string();
     let nic = Request { nics: vec!["eth9".to_owned()], ..Request::default() };
     assert!(said(nic).contains("no interface \"eth9\""));
-    let cpus = Request { cpus: Some(set("3,99")), ..Request::default() };
-    assert!(said(cpus).contains("not online: 99"));
+    let default = Request::default;
+    for request in [
+        Request { irq_cpus: Some(set("3,99")), ..default() },
+        Request { app_cpus: Some(set("3,99")), ..default() },
+        Request { exclude_cpus: Some(set("3,99")), ..default() },
+    ] {
+        assert!(said(request).contains("not online: 99"));
+    }
 }
 
 #[test]
@@ -282,7 +290,7 @@ fn threads_avoid_the_interrupts_of_other_nics() {
 fn a_plan_that_moves_the_problem_elsewhere_is_refused() {
     let near: &[u32] = &[4];
     let host = host(Machine::regular(TWO_NODES).nic(eth0(&[near])));
-    let request = Request { cpus: Some(set("0-3")), ..Request::default() };
+    let request = Request { app_cpus: Some(set("0-3")), ..Request::default() };
     let error = planned_for(&host, &request, &[workload(&["4-7"])]).unwrap_err().to_string();
     assert!(error.contains("only moves the problem elsewhere"), "{error}");
 }

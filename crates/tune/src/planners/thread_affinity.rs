@@ -90,7 +90,7 @@ fn move_there(
     if target_node.unbalanced && wanted(threads) > cpus.len() {
         draft.note(format!(
             "{} ({}) has {} threads for {}, which the kernel does not balance (isolcpus=domain): \
-             several threads share a CPU; give more CPUs with --cpus",
+             several threads share a CPU; give more CPUs with --app-cpus",
             workload.comm,
             workload.pid,
             threads.len(),

@@ -37,11 +37,11 @@ EXAMPLES
 pub struct ExportArguments {
     /// Plan written by 'nearpath tune plan --json'; '-' is standard input
     #[arg(value_name = "PLAN")]
-    #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "unit", "cpus", "housekeeping", "findings"])]
+    #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "unit", "mode", "irq_cpus", "app_cpus", "exclude_cpus", "findings"])]
     plan: Option<PathBuf>,
     /// Export the changes in the journal of this host instead of a plan
     #[arg(long, conflicts_with_all = ["plan", "root", "snapshot"])]
-    #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "unit", "cpus", "housekeeping", "findings"])]
+    #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "unit", "mode", "irq_cpus", "app_cpus", "exclude_cpus", "findings"])]
     applied: bool,
     /// Output format
     #[arg(long = "as", value_name = "FORM", value_parser = form())]

@@ -10,7 +10,8 @@ use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted, current_netns, unit_of_cgroup};
 use nearpath_model::{CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner};
 use nearpath_tune::planners::{
-    BootParameter, ChannelCount, Hugepages, Request, System, Traffic, Workload, plan, workloads,
+    BootParameter, ChannelCount, Hugepages, Mode, Request, System, Traffic, Workload, plan,
+    workloads,
 };
 use nearpath_tune::steering;
 use nearpath_views::text;
@@ -24,14 +25,22 @@ const AFTER_HELP: &str = "\
 GOALS
   latency     interrupts near the NIC, one queue per core; no RPS that adds a CPU hop
   throughput  also RPS and RFS to CPUs near the NIC that have no queue
-  isolation   interrupts only on --housekeeping CPUs (default: those not isolated) and never
-              on --cpus; the application on --cpus (default: the node's isolated CPUs);
-              --cpus are isolated on the kernel command line, from the next boot
+  isolation   interrupts only on --irq-cpus (default: those not isolated) and never on
+              --app-cpus; the application on --app-cpus (default: the node's isolated CPUs);
+              --app-cpus are isolated on the kernel command line, from the next boot
+
+MODES
+  mq          interrupts and the application on all CPUs near the NIC
+  sq_split    interrupts on one core, the application on the others
+  split       interrupts on one core in 16 (more under load), the application on the others
+  auto        mq for throughput, without an application, up to 4 cores near the NIC, and if
+              interrupts keep half of them busy; else sq_split up to 16 cores, else split
 
 EXAMPLES
   nearpath tune plan
   nearpath tune plan --nic eth0 --port 443
-  nearpath tune plan --goal isolation --cpus 4-15 --housekeeping 0-3 --unit nginx
+  nearpath tune plan --goal isolation --app-cpus 4-15 --irq-cpus 0-3 --unit nginx
+  nearpath tune plan --nic eth0 --port 443 --mode sq_split
   nearpath tune plan --nic eth0 --channels near
   nearpath tune plan --nic eth0 --vlan-priority 5:2   PCP 5 in its own queue, on CPU 2
   nearpath tune plan --nic eth0 --hugepages 2M:512    on the node of eth0
@@ -61,14 +70,20 @@ pub struct PlanOptions {
     /// NIC from its next restart; repeatable
     #[arg(long, value_name = "NAME")]
     unit: Vec<String>,
-    /// Use only these CPUs; with --goal isolation, the application's CPUs
+    /// Whether interrupts and the application share CPUs; channels follow if it is not 'auto'
+    #[arg(long, value_enum, default_value = "auto")]
+    mode: ModeName,
+    /// Interrupts go to these CPUs only, as far as they are near the NIC
     #[arg(long, value_name = "CPULIST", value_parser = CpuSet::from_list)]
-    cpus: Option<CpuSet>,
-    /// Do not use these CPUs; with --goal isolation, the CPUs for interrupts
+    irq_cpus: Option<CpuSet>,
+    /// The application runs on these CPUs only
     #[arg(long, value_name = "CPULIST", value_parser = CpuSet::from_list)]
-    housekeeping: Option<CpuSet>,
-    /// Number of channels of each interface; 'near' means one per core near it
-    #[arg(long, value_name = "N|near", value_parser = channels)]
+    app_cpus: Option<CpuSet>,
+    /// Neither interrupts nor the application go to these CPUs
+    #[arg(long, value_name = "CPULIST", value_parser = CpuSet::from_list)]
+    exclude_cpus: Option<CpuSet>,
+    /// Number of channels of each interface; 'near' means one per core near it, 'keep' as many as now
+    #[arg(long, value_name = "N|near|keep", value_parser = channels)]
     channels: Option<ChannelCount>,
     /// Steer packets of this VLAN priority (PCP) to a queue whose interrupt goes to this CPU;
     /// repeatable
@@ -108,6 +123,26 @@ enum GoalName {
     Latency,
     Throughput,
     Isolation,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum ModeName {
+    Auto,
+    Mq,
+    SqSplit,
+    Split,
+}
+
+impl ModeName {
+    fn mode(self) -> Option<Mode> {
+        match self {
+            Self::Auto => None,
+            Self::Mq => Some(Mode::Mq),
+            Self::SqSplit => Some(Mode::SqSplit),
+            Self::Split => Some(Mode::Split),
+        }
+    }
 }
 
 /// Arguments of `tune plan`.
@@ -165,8 +200,10 @@ impl PlanOptions {
         let request = Request {
             goal,
             nics: self.nic.clone(),
-            cpus: self.cpus.clone(),
-            housekeeping: self.housekeeping.clone(),
+            mode: self.mode.mode(),
+            irq_cpus: self.irq_cpus.clone(),
+            app_cpus: self.app_cpus.clone(),
+            exclude_cpus: self.exclude_cpus.clone(),
             traffic,
             channels: self.channels,
             vlan_priorities: self.vlan_priority.clone(),
@@ -248,8 +285,9 @@ impl PlanOptions {
 fn channels(text: &str) -> Result<ChannelCount, String> {
     match (text, text.parse()) {
         ("near", _) => Ok(ChannelCount::Near),
+        ("keep", _) => Ok(ChannelCount::Keep),
         (_, Ok(number)) if number > 0 => Ok(ChannelCount::Number(number)),
-        _ => Err("expected a number from 1, or near".to_owned()),
+        _ => Err("expected a number from 1, near, or keep".to_owned()),
     }
 }
 
