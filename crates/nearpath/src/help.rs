@@ -35,6 +35,8 @@ const EXPERT: &[&str] = &[
     "vlan-priority",
     "cpuset",
     "stop-irqbalance",
+    "performance",
+    "wakeup-latency",
     "move-memory",
     "hugepages",
     "sysctl",

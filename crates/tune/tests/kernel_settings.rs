@@ -158,3 +158,53 @@ fn unsupported_settings_are_recognized() {
     })
     .unwrap();
 }
+
+/// Puts files back that a failed test has left changed.
+struct Restored(Vec<(&'static str, String)>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        for (path, before) in &self.0 {
+            if text(path) != *before {
+                let _ = std::fs::write(path, before);
+            }
+        }
+    }
+}
+
+#[test]
+fn power_and_isolation_are_set_and_restored_to_the_byte() {
+    const FILES: [(&str, &str); 3] = [
+        ("/sys/devices/system/cpu/cpu0/power/pm_qos_resume_latency_us", "n/a"),
+        ("/sys/devices/virtual/workqueue/cpumask", "1"),
+        ("/proc/irq/default_smp_affinity", "1"),
+    ];
+    in_namespace(|_| {
+        let read = || FILES.map(|(path, _)| text(path));
+        let before = read();
+        let _restored = Restored(FILES.map(|(path, _)| (path, text(path))).to_vec());
+        let dir = tempfile::tempdir().unwrap();
+        let mut executor = executor(dir.path());
+        // On a machine with one CPU the masks are there already.
+        let wanted = FILES.iter().filter(|(path, after)| !text(path).ends_with(after));
+        let made =
+            executor.apply(wanted.map(|(path, after)| change(path, after)).collect()).unwrap();
+        assert!(!made.is_empty());
+        for ((path, after), now) in FILES.iter().zip(read()) {
+            assert!(now.ends_with(after), "{path}: {now}");
+        }
+        let live = Live::new();
+        for change in &made {
+            assert_eq!(live.look(change).unwrap(), ObservedValue::After, "{}", change.target);
+        }
+        for entry in executor.entries().iter().rev() {
+            executor.undo(entry).unwrap();
+        }
+        assert_eq!(read(), before);
+        // What the kernel does not take is refused, and the rest undone.
+        let none = change(FILES[2].0, "0");
+        let limit = change(FILES[0].0, "25");
+        assert!(executor.apply(vec![limit, none]).is_err());
+        assert_eq!(read(), before);
+    });
+}

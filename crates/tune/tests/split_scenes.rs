@@ -8,6 +8,7 @@ use nearpath_testing::trees::{Layout, Machine, Nic};
 use nearpath_tune::planners::{Mode, Request, Worker, Workload, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -179,7 +180,10 @@ fn compare(name: &str, tree: &Path, node: u32) {
     let places = Places::read(tree);
     let show = |who: &str, shares: [f64; 3]| {
         let [core, llc, node] = shares.map(|share| share * 100.0);
-        eprintln!("{name}: {who:28} core {core:5.1}%  LLC {llc:5.1}%  node {node:5.1}%");
+        let _ = writeln!(
+            std::io::stderr(),
+            "{name}: {who:28} core {core:5.1}%  LLC {llc:5.1}%  node {node:5.1}%"
+        );
     };
     let few = 3;
     let [irqs, readers] = placed(&host, node, Some(Mode::SqSplit), few);

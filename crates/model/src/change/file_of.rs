@@ -4,7 +4,7 @@
 //! path is parsed once, when they are read, and one that is not in the list is never opened.
 
 use super::{Form, Sysctl};
-use crate::{Direction, IrqNumber, QueueId};
+use crate::{CpuId, Direction, IrqNumber, QueueId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -38,6 +38,24 @@ pub enum FileOf {
     NumaScan(NumaScan),
     /// Transparent huge pages.
     HugePages(HugePages),
+    /// The CPUs of unbound workqueues (Documentation/core-api/workqueue.rst).
+    WorkqueueCpumask,
+    /// The CPUs of interrupts that are requested from now on (Documentation/core-api/irq/irq-affinity.rst).
+    DefaultAffinity,
+    /// The power management of a CPU.
+    Cpu {
+        /// The CPU.
+        cpu: CpuId,
+        /// The setting.
+        file: CpuFile,
+    },
+    /// A frequency policy: of a CPU, or of those that share a clock.
+    Frequency {
+        /// Its number, that of its first CPU.
+        policy: u32,
+        /// The setting.
+        file: FrequencyFile,
+    },
 }
 
 /// Defines an enum of files with their names and the formats of their values.
@@ -97,6 +115,22 @@ files! {
     InterfaceFile {
         GroFlushTimeout = "gro_flush_timeout": Form::Numbers(1),
         NapiDeferHardIrqs = "napi_defer_hard_irqs": Form::Numbers(1),
+        Threaded = "threaded": Form::Numbers(1),
+    }
+}
+
+files! {
+    /// Power management of a CPU (Documentation/ABI/testing/sysfs-devices-power).
+    CpuFile {
+        ResumeLatency = "pm_qos_resume_latency_us": Form::Choice,
+    }
+}
+
+files! {
+    /// Settings of a frequency policy (Documentation/admin-guide/pm/cpufreq.rst, intel_pstate.rst).
+    FrequencyFile {
+        Governor = "scaling_governor": Form::Choice,
+        Preference = "energy_performance_preference": Form::Choice,
     }
 }
 
@@ -167,6 +201,9 @@ const MIGRATION_COST: &str = "/sys/kernel/debug/sched/migration_cost_ns";
 const NUMA_SCAN: &str = "/sys/kernel/debug/sched/numa_balancing";
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 const SYSCTLS: &str = "/proc/sys";
+const WORKQUEUES: &str = "/sys/devices/virtual/workqueue/cpumask";
+const DEFAULT_AFFINITY: &str = "/proc/irq/default_smp_affinity";
+const CPUS: &str = "/sys/devices/system/cpu";
 
 impl FileOf {
     /// Parses a path; `None` if it may not be written.
@@ -188,7 +225,17 @@ impl FileOf {
             ["", "sys", "kernel", "debug", "sched", "numa_balancing", file] => {
                 Self::NumaScan(NumaScan::parse(file)?)
             }
+            ["", "sys", "devices", "system", "cpu", cpu, "power", file] => {
+                let cpu = CpuId(number(cpu.strip_prefix("cpu")?)?);
+                Self::Cpu { cpu, file: CpuFile::parse(file)? }
+            }
+            ["", "sys", "devices", "system", "cpu", "cpufreq", policy, file] => {
+                let policy = number(policy.strip_prefix("policy")?)?;
+                Self::Frequency { policy, file: FrequencyFile::parse(file)? }
+            }
             _ if path == MIGRATION_COST => Self::MigrationCost,
+            _ if path == WORKQUEUES => Self::WorkqueueCpumask,
+            _ if path == DEFAULT_AFFINITY => Self::DefaultAffinity,
             _ => return None,
         };
         // One path per setting, and none that leaves its directory.
@@ -207,13 +254,18 @@ impl FileOf {
         };
         let interface = |file: &InterfaceFile| format!("{NICS}/{{nic}}/{file}");
         let others = Sysctl::ALL.iter().map(|&sysctl| Self::Sysctl(sysctl));
-        let others = others.chain([Self::MigrationCost]);
+        let others =
+            others.chain([Self::MigrationCost, Self::WorkqueueCpumask, Self::DefaultAffinity]);
+        let of_cpu = |file: &CpuFile| format!("{CPUS}/cpu{{n}}/power/{file}");
+        let of_policy = |file: &FrequencyFile| format!("{CPUS}/cpufreq/policy{{n}}/{file}");
         let others = others.chain(NumaScan::ALL.iter().map(|&file| Self::NumaScan(file)));
         let others = others.chain(HugePages::ALL.iter().map(|&file| Self::HugePages(file)));
         [format!("{IRQS}/{{n}}/{AFFINITY}")]
             .into_iter()
             .chain(QueueFile::ALL.iter().map(queue))
             .chain(InterfaceFile::ALL.iter().map(interface))
+            .chain(CpuFile::ALL.iter().map(of_cpu))
+            .chain(FrequencyFile::ALL.iter().map(of_policy))
             .chain(others.map(|file| file.to_string()))
             .collect()
     }
@@ -226,6 +278,10 @@ impl FileOf {
             Self::Interface { file, .. } => file.name(),
             Self::Sysctl(_) | Self::MigrationCost | Self::NumaScan(_) => "sysctl",
             Self::HugePages(_) => "transparent_hugepage",
+            Self::WorkqueueCpumask => "workqueue_cpumask",
+            Self::DefaultAffinity => "default_smp_affinity",
+            Self::Cpu { file, .. } => file.name(),
+            Self::Frequency { file, .. } => file.name(),
         }
     }
 
@@ -239,6 +295,9 @@ impl FileOf {
             Self::MigrationCost => Form::Numbers(1),
             Self::NumaScan(file) => file.form(),
             Self::HugePages(file) => file.form(),
+            Self::WorkqueueCpumask | Self::DefaultAffinity => Form::Mask,
+            Self::Cpu { file, .. } => file.form(),
+            Self::Frequency { file, .. } => file.form(),
         }
     }
 
@@ -256,7 +315,7 @@ impl FileOf {
         match self {
             Self::Queue { .. } | Self::Interface { .. } => true,
             Self::Sysctl(sysctl) => sysctl.name().starts_with("net."),
-            Self::Irq(_) | Self::MigrationCost | Self::NumaScan(_) | Self::HugePages(_) => false,
+            _ => false,
         }
     }
 }
@@ -274,6 +333,10 @@ impl fmt::Display for FileOf {
             Self::MigrationCost => f.write_str(MIGRATION_COST),
             Self::NumaScan(file) => write!(f, "{NUMA_SCAN}/{file}"),
             Self::HugePages(file) => write!(f, "{HUGE_PAGES}/{file}"),
+            Self::WorkqueueCpumask => f.write_str(WORKQUEUES),
+            Self::DefaultAffinity => f.write_str(DEFAULT_AFFINITY),
+            Self::Cpu { cpu, file } => write!(f, "{CPUS}/cpu{cpu}/power/{file}"),
+            Self::Frequency { policy, file } => write!(f, "{CPUS}/cpufreq/policy{policy}/{file}"),
         }
     }
 }
@@ -323,6 +386,13 @@ mod tests {
             ("/sys/kernel/debug/sched/migration_cost_ns", "sysctl"),
             ("/sys/kernel/debug/sched/numa_balancing/scan_size_mb", "sysctl"),
             ("/sys/kernel/mm/transparent_hugepage/defrag", "transparent_hugepage"),
+            ("/sys/devices/virtual/workqueue/cpumask", "workqueue_cpumask"),
+            ("/proc/irq/default_smp_affinity", "default_smp_affinity"),
+            (
+                "/sys/devices/system/cpu/cpu12/power/pm_qos_resume_latency_us",
+                "pm_qos_resume_latency_us",
+            ),
+            ("/sys/devices/system/cpu/cpufreq/policy3/scaling_governor", "scaling_governor"),
         ] {
             let of = FileOf::parse(path).unwrap_or_else(|| panic!("{path}"));
             assert_eq!((of.to_string().as_str(), of.kind()), (path, kind));
@@ -344,7 +414,13 @@ mod tests {
             "/",
             "/etc/passwd",
             "/proc/sysrq-trigger",
-            "/proc/irq/default_smp_affinity",
+            "/proc/irq/default_smp_affinity_list",
+            "/sys/devices/system/cpu/cpu01/power/pm_qos_resume_latency_us",
+            "/sys/devices/system/cpu/cpu1/power/control",
+            "/sys/devices/system/cpu/cpu1/cpufreq/scaling_governor",
+            "/sys/devices/system/cpu/cpu1/online",
+            "/sys/devices/system/cpu/cpufreq/policy3/scaling_setspeed",
+            "/sys/devices/virtual/workqueue/writeback/cpumask",
             "/proc/irq/040/smp_affinity_list",
             "/proc/irq//smp_affinity_list",
             "/proc/irq/4/../5/smp_affinity_list",

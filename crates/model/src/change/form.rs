@@ -5,7 +5,7 @@ use crate::CpuSet;
 /// The format of a setting's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Queues as a hexadecimal mask in groups of 32 bits; it may be empty.
+    /// Queues, or CPUs that may be offline, as a hexadecimal mask in groups of 32 bits; it may be empty.
     Mask,
     /// CPUs as such a mask. The kernel drops those that are offline when it is written.
     CpuMask,

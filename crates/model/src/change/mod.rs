@@ -21,7 +21,10 @@ mod unit;
 pub use cgroup::{Cpuset, CpusetFile};
 pub use config_file::*;
 pub use file::{OnlineCpus, SettingFile};
-pub use file_of::{FileOf, HugePages, InterfaceFile, NumaScan, QueueFile, is_interface_name};
+pub use file_of::{
+    CpuFile, FileOf, FrequencyFile, HugePages, InterfaceFile, NumaScan, QueueFile,
+    is_interface_name,
+};
 pub use form::Form;
 pub use hugepages::{HugepagePools, PoolCounts};
 pub use irqbalance::Irqbalance;

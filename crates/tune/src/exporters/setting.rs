@@ -109,7 +109,11 @@ impl<'a> Setting<'a> {
                     FileOf::HugePages(HugePages::Enabled) => Kind::HugePages,
                     FileOf::HugePages(HugePages::Defrag)
                     | FileOf::MigrationCost
-                    | FileOf::NumaScan(_) => Kind::File,
+                    | FileOf::NumaScan(_)
+                    | FileOf::WorkqueueCpumask
+                    | FileOf::DefaultAffinity
+                    | FileOf::Cpu { .. }
+                    | FileOf::Frequency { .. } => Kind::File,
                 };
                 Self::with(change, kind, file.form())
             }

@@ -71,10 +71,9 @@ impl Files {
         match &file.of {
             FileOf::Irq(irq) => self.inode(&interrupt_folder(*irq)),
             FileOf::Queue { .. } | FileOf::Interface { .. } => self.inode(&file.path()),
-            FileOf::Sysctl(_)
-            | FileOf::MigrationCost
-            | FileOf::NumaScan(_)
-            | FileOf::HugePages(_) => None,
+            // Registered again, they get new files.
+            FileOf::Cpu { .. } | FileOf::Frequency { .. } => self.inode(&file.path()),
+            _ => None,
         }
     }
 

@@ -4,13 +4,17 @@
 //! CPU's counters, a work item on each) every ten seconds instead of every second, and no `kernel.timer_migration`, so
 //! that timers of other CPUs do not move to one that happens to be busy. Both are what tuned's cpu-partitioning sets.
 //!
+//! Unbound work of the kernel and interrupts that are requested later go to the other CPUs: the masks of workqueues and
+//! `default_smp_affinity` without them.
+//!
 //! Rules: Documentation/admin-guide/sysctl/vm.rst (stat_interval), kernel.rst (timer_migration);
-//! Documentation/admin-guide/kernel-per-CPU-kthreads.rst.
+//! Documentation/admin-guide/kernel-per-CPU-kthreads.rst,
+//! Documentation/core-api/workqueue.rst ("Affinity Scopes": the mask limits all unbound workqueues).
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};
-use super::situation::Situation;
-use nearpath_model::{Goal, Sysctl};
+use super::situation::{Situation, cpus};
+use nearpath_model::{CpuSet, FileOf, Goal, SettingFile, Sysctl};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "isolation",
@@ -23,9 +27,9 @@ const STAT_INTERVAL_S: u64 = 10;
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     let request = situation.request;
-    if request.goal != Goal::Isolation || request.app_cpus.is_none() {
+    let Some(app) = request.app_cpus.as_ref().filter(|_| request.goal == Goal::Isolation) else {
         return;
-    }
+    };
     lower(situation, draft, Sysctl::StatInterval, STAT_INTERVAL_S, |now| {
         (now < STAT_INTERVAL_S).then(|| {
             format!(
@@ -40,6 +44,44 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
              idle CPUs wake up for their own timers instead"
                 .to_owned()
         })
+    });
+    keep_off(
+        situation,
+        draft,
+        ("workqueue/cpumask", FileOf::WorkqueueCpumask),
+        app,
+        "unbound work of the kernel, such as writeback, runs on the application's CPUs, too",
+    );
+    keep_off(
+        situation,
+        draft,
+        ("default_smp_affinity", FileOf::DefaultAffinity),
+        app,
+        "interrupts of devices that come later go to the application's CPUs, too",
+    );
+}
+
+/// Takes CPUs out of a mask, unless none would be left that is online.
+fn keep_off(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    (id, of): (&str, FileOf),
+    app: &CpuSet,
+    why: &str,
+) {
+    let Some(text) = situation.request.system.setting(&of) else { return };
+    let Ok(before) = CpuSet::from_mask(text) else { return };
+    let after = before.difference(app);
+    if after == before || after.intersection(&situation.host.topology.online).is_empty() {
+        return;
+    }
+    draft.add(DraftChange {
+        id: id.to_owned(),
+        target: SettingFile::from(of).into(),
+        before: text.into(),
+        after: after.to_mask().into(),
+        why: format!("{why}; now {}", cpus(&before)),
+        finding: None,
     });
 }
 
@@ -98,5 +140,35 @@ mod tests {
         assert!(planned(Goal::Isolation, Some("2-7,10-15"), "60", "0").is_empty());
         assert!(planned(Goal::Isolation, None, "1", "1").is_empty());
         assert!(planned(Goal::Latency, Some("2-7,10-15"), "1", "1").is_empty());
+    }
+
+    #[test]
+    fn masks_of_work_and_later_interrupts_leave_the_applications_cpus_out() {
+        const WORK: &str = "/sys/devices/virtual/workqueue/cpumask";
+        const LATER: &str = "/proc/irq/default_smp_affinity";
+        let all: &[u32] = &[];
+        let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 2])));
+        let planned = |goal, app: &str, work: &str, later: &str| {
+            let system = crate::planners::System::default()
+                .with_settings(&[(WORK, work), (LATER, later)], &[]);
+            let request = Request { goal, app_cpus: Some(set(app)), system, ..Request::default() };
+            let plan = planned_for(&host, &request, &[]).unwrap();
+            let masks = |kind: &str| {
+                let found = plan.changes.iter().find(|change| change.kind() == kind)?;
+                Some(CpuSet::from_mask(found.after.text().unwrap()).unwrap().to_string())
+            };
+            (masks("workqueue_cpumask"), masks("default_smp_affinity"))
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let isolated = planned(Goal::Isolation, "2-7,10-15", "ffff", "ffffffff");
+        // CPUs that may come later stay in.
+        assert_eq!(isolated, (some("0-1,8-9"), some("0-1,8-9,16-31")));
+        assert_eq!(planned(Goal::Isolation, "2-7", "0003", "ff07"), (None, some("0-1,8-15")));
+        assert_eq!(
+            planned(Goal::Isolation, "4-7", "00f0", "000f"),
+            (None, None),
+            "none would be left"
+        );
+        assert_eq!(planned(Goal::Latency, "4-7", "ffff", "ffff"), (None, None));
     }
 }

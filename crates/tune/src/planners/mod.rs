@@ -22,6 +22,7 @@ mod mode;
 mod napi_defer_hard_irqs;
 mod needless;
 mod nic_irqs;
+mod power;
 mod predict;
 mod priority;
 mod reasons;
@@ -85,6 +86,7 @@ pub const PLANNERS: &[Planner] = &[
     hugepages::PLANNER,
     isolation::PLANNER,
     command_line::PLANNER,
+    power::PLANNER,
     irqbalance::PLANNER,
     reasons::PLANNER,
 ];

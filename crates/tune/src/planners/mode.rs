@@ -326,19 +326,18 @@ impl Near<'_> {
 
 /// These CPUs by core, in their order.
 fn cores(topology: &Topology, cpus: &[CpuId]) -> Vec<Core> {
-    let mut found: Vec<(CpuId, Core)> = Vec::new();
+    let mut found: Vec<Core> = Vec::new();
+    let mut by_first: BTreeMap<CpuId, usize> = BTreeMap::new();
     for &cpu in cpus {
         let facts = topology.cpu(cpu);
         let first = facts.and_then(|facts| facts.siblings.first()).unwrap_or(cpu);
-        match found.iter_mut().find(|(id, _)| *id == first) {
-            Some((_, core)) => core.cpus.push(cpu),
-            None => {
-                let llc = facts.and_then(|facts| facts.llc);
-                found.push((first, Core { cpus: vec![cpu], llc }));
-            }
+        let index = *by_first.entry(first).or_insert(found.len());
+        match found.get_mut(index) {
+            Some(core) => core.cpus.push(cpu),
+            None => found.push(Core { cpus: vec![cpu], llc: facts.and_then(|facts| facts.llc) }),
         }
     }
-    found.into_iter().map(|(_, core)| core).collect()
+    found
 }
 
 /// The CPUs of this many cores, one of each of these caches in turn, one CPU per core first.

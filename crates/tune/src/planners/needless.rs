@@ -88,6 +88,8 @@ fn is_requested(request: &Request) -> bool {
         || !request.vlan_priorities.is_empty()
         || request.cpuset
         || request.stop_irqbalance
+        || request.performance
+        || request.wakeup_us.is_some()
         || request.move_memory
         || !request.hugepages.is_empty()
         || !request.sysctls.is_empty()

@@ -40,6 +40,10 @@ pub struct Request {
     pub cpuset: bool,
     /// Whether irqbalance is stopped instead of excluding interrupts from it.
     pub stop_irqbalance: bool,
+    /// Whether the CPUs that handle packets run at full frequency.
+    pub performance: bool,
+    /// The wake-up latency of these CPUs in µs at most; 0: they never sleep.
+    pub wakeup_us: Option<u32>,
     /// Whether to explain why other sysctls are not changed.
     pub reasons: bool,
     /// Whether the memory of the application is moved to the node.

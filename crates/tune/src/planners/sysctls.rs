@@ -102,7 +102,7 @@ pub(super) fn name_of(target: &Target) -> Option<&'static str> {
         FileOf::NumaScan(scan) => Some(scan.sysctl().name()),
         FileOf::HugePages(HugePages::Enabled) => Some("transparent_hugepage.enabled"),
         FileOf::HugePages(HugePages::Defrag) => Some("transparent_hugepage.defrag"),
-        FileOf::Irq(_) | FileOf::Queue { .. } | FileOf::Interface { .. } => None,
+        _ => None,
     }
 }
 

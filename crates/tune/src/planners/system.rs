@@ -13,7 +13,8 @@ use crate::steering::{Found, groups};
 use crate::units::booted;
 use nearpath_host::{Root, memory_must_stay};
 use nearpath_model::{
-    ConfigFile, FileOf, HugepagePools, Irqbalance, PoolCounts, SettingFile, UnitSetting,
+    ConfigFile, CpuId, CpuSet, FileOf, HugepagePools, Irqbalance, PoolCounts, SettingFile,
+    UnitSetting,
 };
 use std::collections::BTreeMap;
 
@@ -22,8 +23,10 @@ use std::collections::BTreeMap;
 pub struct System {
     /// The contents of configuration files and variables, by target; empty if there is none.
     files: BTreeMap<String, Result<String, String>>,
-    /// Interface settings in sysfs files that are not facts of the host, by path.
-    of_interfaces: BTreeMap<FileOf, String>,
+    /// Settings in sysfs and procfs files that are not facts of the host, by path.
+    settings: BTreeMap<FileOf, String>,
+    /// The CPUs of each frequency policy.
+    policies: BTreeMap<u32, CpuSet>,
     /// Why a fragment of the kernel command line would not be read.
     no_fragments: Option<String>,
     /// The running irqbalance and its excluded interrupts, or why they are unknown.
@@ -61,7 +64,8 @@ impl System {
         let as_service = running.is_some() && booted();
         Self {
             files: drop_ins.chain([ConfigFile::CommandLine]).map(text).collect(),
-            of_interfaces: of_interfaces(root),
+            settings: settings(root),
+            policies: policies(root),
             no_fragments: no_fragments(root),
             irqbalance: running.map(|irqbalance| {
                 let banned = Bans { root, irqbalance: &irqbalance }.read();
@@ -117,9 +121,19 @@ impl System {
         }
     }
 
+    /// The text of a setting in a file.
+    pub(super) fn setting(&self, file: &FileOf) -> Option<&str> {
+        self.settings.get(file).map(String::as_str)
+    }
+
+    /// The frequency policies with their CPUs.
+    pub(super) fn policies(&self) -> &BTreeMap<u32, CpuSet> {
+        &self.policies
+    }
+
     /// The number in a file of an interface.
     pub(super) fn number(&self, file: &SettingFile) -> Option<u64> {
-        self.of_interfaces.get(&file.of)?.parse().ok()
+        self.settings.get(&file.of)?.parse().ok()
     }
 
     /// Why a fragment of the kernel command line would not be read.
@@ -224,7 +238,21 @@ impl System {
     #[cfg(test)]
     pub(super) fn with_interface_files(mut self, files: &[(SettingFile, &str)]) -> Self {
         let of = |(file, text): &(SettingFile, &str)| (file.of.clone(), (*text).to_owned());
-        self.of_interfaces.extend(files.iter().map(of));
+        self.settings.extend(files.iter().map(of));
+        self
+    }
+
+    /// The same with these settings, and these CPUs of frequency policies.
+    #[cfg(test)]
+    pub(super) fn with_settings(
+        mut self,
+        files: &[(&str, &str)],
+        policies: &[(u32, &str)],
+    ) -> Self {
+        let of = |(path, text): &(&str, &str)| (FileOf::parse(path).unwrap(), (*text).to_owned());
+        self.settings.extend(files.iter().map(of));
+        let policy = |(number, cpus): &(u32, &str)| (*number, CpuSet::from_list(cpus).unwrap());
+        self.policies.extend(policies.iter().map(policy));
         self
     }
 
@@ -236,13 +264,38 @@ impl System {
     }
 }
 
-/// The existing interface settings, except those of queues, which are facts of the host.
-fn of_interfaces(root: &Root) -> BTreeMap<FileOf, String> {
+/// The existing settings of interfaces, power management and isolation; those of queues are facts of the host.
+fn settings(root: &Root) -> BTreeMap<FileOf, String> {
     let text = |bytes: &[u8]| Some(std::str::from_utf8(bytes).ok()?.trim_end().to_owned());
-    settings_of(root, |file| matches!(file, FileOf::Interface { .. }))
+    let is_wanted = |file: &FileOf| {
+        matches!(
+            file,
+            FileOf::Interface { .. }
+                | FileOf::Cpu { .. }
+                | FileOf::Frequency { .. }
+                | FileOf::WorkqueueCpumask
+                | FileOf::DefaultAffinity
+        )
+    };
+    settings_of(root, is_wanted)
         .into_iter()
         .filter_map(|(file, bytes)| Some((file, text(&bytes)?)))
         .collect()
+}
+
+/// The CPUs of each frequency policy.
+fn policies(root: &Root) -> BTreeMap<u32, CpuSet> {
+    const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
+    let entries = root.list(POLICIES).unwrap_or_default();
+    let numbers =
+        entries.iter().filter_map(|entry| entry.name.strip_prefix("policy")?.parse().ok());
+    let cpus = |number: u32| {
+        let text = root.text(&format!("{POLICIES}/policy{number}/affected_cpus")).ok()?;
+        let cpus: Option<CpuSet> =
+            text.split_ascii_whitespace().map(|cpu| cpu.parse().ok().map(CpuId)).collect();
+        Some((number, cpus?))
+    };
+    numbers.filter_map(cpus).collect()
 }
 
 fn memory(root: &Root, pid: u32) -> (u32, (Option<String>, String)) {

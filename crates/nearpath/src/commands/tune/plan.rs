@@ -99,6 +99,12 @@ pub struct PlanOptions {
     /// Stop the irqbalance service instead of excluding the interrupts from it
     #[arg(long)]
     stop_irqbalance: bool,
+    /// Run the CPUs that handle packets at full frequency, which costs power
+    #[arg(long)]
+    performance: bool,
+    /// Keep these CPUs out of idle states that take longer than this to leave, in microseconds; 0: they poll. Costs power
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    wakeup_latency: Option<u32>,
     /// Also move the memory of the application to the node of the NIC; one-way: a rollback leaves
     /// it there. Not if a device may write to it
     #[arg(long)]
@@ -209,6 +215,8 @@ impl PlanOptions {
             vlan_priorities: self.vlan_priority.clone(),
             cpuset: self.cpuset,
             stop_irqbalance: self.stop_irqbalance,
+            performance: self.performance,
+            wakeup_us: self.wakeup_latency,
             reasons: self.reasons,
             move_memory: self.move_memory,
             hugepages: self.hugepages.clone(),
