@@ -3,13 +3,12 @@
 import json
 
 from lab import Host, kernels
-from lab.fixtures import lab, representative, smoke
+from lab.fixtures import lab, smoke
 from lab.waiting import ended
 
 from .hosts import IGB, TWO_NODES
 
 
-@representative
 @smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_shows_and_observes(host: Host) -> None:

@@ -221,6 +221,9 @@ fn measure_stages_has_the_documented_fields() {
 
 #[test]
 fn filters_select_packets() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -248,6 +251,9 @@ fn filters_select_packets() {
 
 #[test]
 fn the_detail_selects_what_is_observed() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -303,6 +309,9 @@ fn the_overhead_is_limited_by_default() {
 
 #[test]
 fn an_excluded_stage_is_reported() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -330,6 +339,9 @@ fn an_excluded_stage_is_reported() {
 
 #[test]
 fn with_a_duty_cycle_the_observed_time_is_reported() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }

@@ -88,11 +88,17 @@ fn classes_with_a_rate() {
 
 #[test]
 fn pacing() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     shaped("fq", &["qdisc add dev np0 root fq maxrate 1mbit"]);
 }
 
 #[test]
 fn a_delay() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     shaped("netem", &["qdisc add dev np0 root netem delay 5ms"]);
 }
 

@@ -113,6 +113,9 @@ fn packets_behind_a_task_poll() {
 
 #[test]
 fn packets_behind_a_task_epoll() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     behind_a_task(Waits::Epoll);
 }
 

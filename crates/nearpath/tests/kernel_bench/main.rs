@@ -58,6 +58,9 @@ fn packets_are_counted_between_namespaces_and_cost_cpu_time() {
 
 #[test]
 fn a_slow_receiver_loses_packets_and_a_search_finds_its_rate() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_netns() {
         return;
     }
@@ -90,6 +93,9 @@ fn a_slow_receiver_loses_packets_and_a_search_finds_its_rate() {
 
 #[test]
 fn iperf3_load_runs_beside_the_probes_and_is_reported() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_netns() || !nearpath_testing::require_program("iperf3") {
         return;
     }

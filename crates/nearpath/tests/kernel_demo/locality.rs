@@ -83,6 +83,9 @@ fn an_early_end_shows_the_completed_steps() {
 
 #[test]
 fn a_killed_locality_demo_leaves_nothing_behind() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }

@@ -114,6 +114,9 @@ fn all_that_the_demonstration_prints_is_one_screen() {
 
 #[test]
 fn sigterm_stops_early_and_shows_the_results() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_netns() {
         return;
     }

@@ -75,6 +75,9 @@ fn a_signal_in_the_trial_undoes_the_plan() {
 
 #[test]
 fn a_killed_trial_leaves_nothing_behind() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
