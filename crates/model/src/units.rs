@@ -100,6 +100,27 @@ pub fn bytes(value: u64) -> String {
     format!("{text} {last}")
 }
 
+/// Parses a size: `50MB`, `64MiB`, `1G`.
+///
+/// # Errors
+/// It is none, or too large.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit: u64 = match unit {
+        "" | "B" => 1,
+        "kB" | "KB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "K" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        _ => return Err("expected a size, e.g. 50MB or 64MiB".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|_| "expected a size, e.g. 50MB".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
+}
+
 /// A rate with a decimal unit and three digits, as in tc(8): `812 bit/s`, `9.60 Mbit/s`.
 pub fn bit_rate(bits: u64) -> String {
     let value = bits as f64;

@@ -1,12 +1,12 @@
-//! The daemon: measurements over time as metrics.
+//! The daemon: measurements over time as metrics and as recordings.
 //!
 //! Input: the host and its instruments, read on a clock. Output: a [`Store`] of series, of which each scrape gets the
 //! same snapshot; alert rules, dashboards and documentation generated from the same registry ([`metrics`]).
 //!
 //! ```text
-//!   instruments ─ runner ─┐
-//!                         ├─ collect ─> Store ─ tick ─> Snapshot ─> exposition ─> http
-//!   facts, findings ──────┘                       (metrics: one row for each name)
+//!   instruments ─ runner ─┬─ collect ─> Store ─ tick ─> Snapshot ─> exposition ─> http
+//!                         │                       (metrics: one row for each name)
+//!   facts, findings ──────┴─ recording::rows ─> Batch ─> Recorder ─> files ─> Recording
 //! ```
 
 pub mod collect;
@@ -14,6 +14,7 @@ pub mod export;
 pub mod exposition;
 pub mod http;
 pub mod metrics;
+pub mod recording;
 pub mod runner;
 pub mod store;
 

@@ -16,3 +16,13 @@ fn compare(file: &str, wanted: &str) {
 fn the_page_of_metrics_is_generated() {
     compare("docs/metrics.md", &nearpath_monitor::metrics::markdown());
 }
+
+#[test]
+fn the_tables_of_recordings_are_generated() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/recordings.md");
+    let have = std::fs::read_to_string(&path).unwrap();
+    let generated = nearpath_monitor::recording::markdown();
+    let mark = generated.lines().next().unwrap();
+    let by_hand = have.split(mark).next().unwrap();
+    compare("docs/recordings.md", &format!("{by_hand}{generated}"));
+}

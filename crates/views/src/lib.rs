@@ -6,6 +6,7 @@
 //! terminal strips them. Names from the host (interfaces, interrupts, processes) are untrusted
 //! and shown with control characters escaped.
 
+pub mod html;
 pub mod json;
 mod matrix;
 mod queues;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// The last value of each counter. A counter begins when it is first seen; one that got smaller was reset.
 #[derive(Debug)]
-struct Last<K> {
+pub(crate) struct Last<K> {
     before: BTreeMap<K, u64>,
     now: BTreeMap<K, u64>,
 }
@@ -20,11 +20,12 @@ impl<K> Default for Last<K> {
 
 impl<K: Ord> Last<K> {
     /// Begins a reading; counters that the last one did not have are forgotten.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.before = std::mem::take(&mut self.now);
     }
 
-    fn increase(&mut self, key: K, now: u64) -> u64 {
+    /// The increase of a counter since the last reading.
+    pub(crate) fn increase(&mut self, key: K, now: u64) -> u64 {
         let more = match self.before.get(&key) {
             Some(&before) if now >= before => now - before,
             Some(_) => now,
@@ -36,8 +37,9 @@ impl<K: Ord> Last<K> {
 }
 
 /// Counters of one CPU's softnet line, with their metrics.
-type SoftnetField = (Id, fn(&SoftnetCpu) -> Option<u64>);
-const SOFTNET: [SoftnetField; 5] = [
+pub(crate) type SoftnetField = (Id, fn(&SoftnetCpu) -> Option<u64>);
+/// All of them.
+pub(crate) const SOFTNET: [SoftnetField; 5] = [
     (Id::SoftnetProcessed, |cpu| Some(cpu.processed)),
     (Id::SoftnetDropped, |cpu| Some(cpu.dropped)),
     (Id::SoftnetSqueezed, |cpu| Some(cpu.time_squeeze)),
@@ -108,7 +110,7 @@ impl Facts {
 
 /// The interrupts of a NIC's queues with the queue's label: a number if one interrupt serves both directions, else with
 /// the direction. An interrupt that serves several queues is that of the first.
-fn queue_irqs(nic: &Nic) -> BTreeMap<IrqNumber, String> {
+pub(crate) fn queue_irqs(nic: &Nic) -> BTreeMap<IrqNumber, String> {
     let mut labels = BTreeMap::new();
     for rx in &nic.rx_queues {
         let Some(irq) = rx.irq else { continue };

@@ -18,6 +18,7 @@ mod workers;
 pub use accepts::accepts;
 pub use drops::drops;
 pub use facts::Facts;
+pub(crate) use facts::{Last, SOFTNET, queue_irqs};
 pub use findings::{findings, subject};
 pub use locality::locality;
 pub use memory::memory;
@@ -60,7 +61,7 @@ pub fn own(store: &mut Store, instrument: &str, now: Own, before: Own) {
 }
 
 /// The name of a unit variant, as in JSON.
-fn name_of(variant: &impl Serialize) -> String {
+pub(crate) fn name_of(variant: &impl Serialize) -> String {
     match serde_json::to_value(variant) {
         Ok(serde_json::Value::String(name)) => name,
         _ => String::new(),
@@ -68,7 +69,7 @@ fn name_of(variant: &impl Serialize) -> String {
 }
 
 /// A share of a count as the count that it was.
-fn part(share: Option<f64>, count: u64) -> Option<u64> {
+pub(crate) fn part(share: Option<f64>, count: u64) -> Option<u64> {
     share.map(|share| (share.clamp(0.0, 1.0) * count as f64).round() as u64)
 }
 

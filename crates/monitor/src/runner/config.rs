@@ -1,5 +1,6 @@
 //! What is observed, and how.
 
+use crate::recording;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -100,6 +101,8 @@ pub struct Config {
     pub limit: Option<f64>,
     /// What is observed.
     pub sources: BTreeSet<Source>,
+    /// Where to record.
+    pub record: Option<recording::Settings>,
     /// The kernel's BTF from a file.
     pub btf_file: Option<PathBuf>,
     /// nearpath's version.

@@ -4,11 +4,13 @@ use super::config::Config;
 use super::facts::Reader;
 use super::instruments::{Context, OBSERVERS, Observer};
 use super::pages::Monitored;
+use super::records;
 use super::stop::Stop;
 use super::systemd::{Notify, passed_listener};
 use crate::exposition::Format;
 use crate::http::{Access, AccessError, Server, drop_capabilities, serve};
 use crate::metrics::Id;
+use crate::recording::RecordError;
 use nearpath_host::{Root, Wanted};
 use nearpath_model::Topology;
 use rustix::time::{ClockId, clock_gettime};
@@ -38,6 +40,9 @@ pub enum MonitorError {
     /// The host cannot be read.
     #[error("cannot read the host: {0}")]
     Host(String),
+    /// The recording cannot be written.
+    #[error("cannot record: {0}")]
+    Record(#[from] RecordError),
     /// The system refuses something that it needs.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -67,8 +72,8 @@ pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
     let address = listener.local_addr().unwrap_or(config.listen);
     let (stop, topology) = (Stop::new()?, topology()?);
     let monitored = Arc::new(Monitored::new(config.interval));
+    let recording = records::open(config)?;
     let server = Server::new(Arc::clone(&monitored) as Arc<_>, access);
-    let notify = Notify::new();
     let context = Context {
         config,
         topology: &topology,
@@ -76,37 +81,75 @@ pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
         stop: &stop,
         say: outside.say,
     };
-    std::thread::scope(|scope| {
-        // Whatever happens, all threads end.
-        let _ends = Ends(&stop);
-        let accept = Builder::new().name("accept".to_owned());
-        let (stop, server) = (&stop, &server);
-        accept.spawn_scoped(scope, move || {
-            use std::os::fd::AsFd;
-            if let Err(error) = drop_capabilities() {
-                (context.say)(&format!("cannot drop capabilities, and serves nothing: {error}"));
-                return;
-            }
-            if let Err(error) = serve(scope, server, &listener, stop.as_fd()) {
-                (context.say)(&format!("cannot serve: {error}"));
-            }
-        })?;
-        start(scope, context)?;
-        let scheme = if is_encrypted { "https" } else { "http" };
-        (outside.say)(&format!("serving {scheme}://{address}/metrics; Ctrl-C stops"));
-        let mut daemon = Ticks::new(context);
-        notify.send("READY=1\nSTATUS=observing");
-        loop {
-            let began = Instant::now();
-            daemon.tick();
-            notify.send("WATCHDOG=1");
-            if (outside.wait)(config.interval.saturating_sub(began.elapsed())) {
-                break;
-            }
-        }
-        notify.send("STOPPING=1");
-        Ok(())
+    records::during(recording, context, || {
+        std::thread::scope(|scope| {
+            // Whatever happens, all threads end.
+            let _ends = Ends(&stop);
+            let accept = Builder::new().name("accept".to_owned());
+            let (stop, server) = (&stop, &server);
+            accept.spawn_scoped(scope, move || {
+                use std::os::fd::AsFd;
+                if let Err(error) = drop_capabilities() {
+                    (context.say)(&format!(
+                        "cannot drop capabilities, and serves nothing: {error}"
+                    ));
+                    return;
+                }
+                if let Err(error) = serve(scope, server, &listener, stop.as_fd()) {
+                    (context.say)(&format!("cannot serve: {error}"));
+                }
+            })?;
+            start(scope, context)?;
+            let scheme = if is_encrypted { "https" } else { "http" };
+            (outside.say)(&format!("serving {scheme}://{address}/metrics; Ctrl-C stops"));
+            tick_until_signal(context, outside);
+            Ok(())
+        })
     })
+}
+
+/// Records until a signal arrives, without serving anything.
+///
+/// # Errors
+/// The recording cannot be written, or the host cannot be read.
+pub fn record(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
+    one_arena();
+    let (stop, topology) = (Stop::new()?, topology()?);
+    let monitored = Monitored::new(config.interval);
+    let recording = records::open(config)?;
+    let context = Context {
+        config,
+        topology: &topology,
+        monitored: &monitored,
+        stop: &stop,
+        say: outside.say,
+    };
+    records::during(recording, context, || {
+        std::thread::scope(|scope| {
+            let _ends = Ends(&stop);
+            start(scope, context)?;
+            let folder = config.record.as_ref().map(|settings| settings.folder.display());
+            let folder = folder.map_or_else(String::new, |folder| folder.to_string());
+            (outside.say)(&format!("recording to {folder}; Ctrl-C stops"));
+            tick_until_signal(context, outside);
+            Ok(())
+        })
+    })
+}
+
+fn tick_until_signal(context: Context<'_>, outside: Outside<'_>) {
+    let notify = Notify::new();
+    let mut daemon = Ticks::new(context);
+    notify.send("READY=1\nSTATUS=observing");
+    loop {
+        let began = Instant::now();
+        daemon.tick();
+        notify.send("WATCHDOG=1");
+        if (outside.wait)(context.config.interval.saturating_sub(began.elapsed())) {
+            break;
+        }
+    }
+    notify.send("STOPPING=1");
 }
 
 /// Observes for one interval; returns the exposition as text.

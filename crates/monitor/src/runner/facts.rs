@@ -6,6 +6,7 @@ use super::observe::thread_time;
 use super::pace::Pace;
 use crate::collect::{self, Facts, Workers};
 use crate::metrics::Id;
+use crate::recording::rows::{self, FactRows};
 use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted};
 use nearpath_model::Host;
 use nearpath_tune::{Journal, Live, change_status, steering};
@@ -22,8 +23,9 @@ pub struct Reader<'a> {
     due: BTreeMap<Source, Instant>,
     facts: Facts,
     workers: Workers,
+    fact_rows: FactRows,
     /// The host at the last diagnosis.
-    diagnosed: Option<Host>,
+    diagnosed: Option<(Host, Instant)>,
     said: BTreeMap<Source, String>,
 }
 
@@ -36,6 +38,7 @@ impl<'a> Reader<'a> {
             due: BTreeMap::new(),
             facts: Facts::default(),
             workers: Workers::default(),
+            fact_rows: FactRows::default(),
             diagnosed: None,
             said: BTreeMap::new(),
         }
@@ -102,6 +105,7 @@ impl<'a> Reader<'a> {
     fn facts(&mut self) -> Result<(), String> {
         let host = self.host(&Wanted::default())?;
         self.facts.add(&mut self.context.monitored.store(), &host);
+        self.context.monitored.record(|| self.fact_rows.add(&host));
         Ok(())
     }
 
@@ -117,6 +121,7 @@ impl<'a> Reader<'a> {
         };
         let memory = reader.still(&self.root);
         collect::memory(&mut self.context.monitored.store(), &memory);
+        self.context.monitored.record(|| rows::memory(&memory));
         self.context.monitored.gathered().memory = Some(memory);
         Ok(())
     }
@@ -124,6 +129,7 @@ impl<'a> Reader<'a> {
     fn workers(&mut self) -> Result<(), String> {
         let polling = nearpath_host::workers::read(&self.root);
         self.workers.add(&mut self.context.monitored.store(), &polling);
+        self.context.monitored.record(|| rows::workers(&polling));
         Ok(())
     }
 
@@ -132,19 +138,22 @@ impl<'a> Reader<'a> {
         let boot = steering::boot(&self.root).map_err(|error| error.to_string())?;
         let changes = change_status(&contents.entries, &Live::new(), &boot);
         collect::steering(&mut self.context.monitored.store(), &changes);
+        self.context.monitored.record(|| rows::settings(&changes));
         Ok(())
     }
 
     fn findings(&mut self) -> Result<(), String> {
         let host = self.host(&Wanted { sockets: true, ..Wanted::default() })?;
         // The first reading is the start of the first interval.
-        if let Some(before) = &self.diagnosed {
+        if let Some((before, at)) = &self.diagnosed {
             let window = self.context.monitored.gathered().turn();
             let diagnosis = nearpath_diagnose::diagnose(&host, Some(before), window.evidence());
             collect::findings(&mut self.context.monitored.store(), &diagnosis);
+            let interval_s = at.elapsed().as_secs_f64();
+            self.context.monitored.record(|| rows::findings(&diagnosis, interval_s));
             self.context.monitored.show_findings(&diagnosis);
         }
-        self.diagnosed = Some(host);
+        self.diagnosed = Some((host, Instant::now()));
         Ok(())
     }
 }

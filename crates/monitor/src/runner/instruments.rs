@@ -6,6 +6,7 @@ use super::pages::Monitored;
 use super::stop::Stop;
 use crate::collect;
 use crate::metrics::Id;
+use crate::recording::rows;
 use nearpath_host::{Root, TcpFilter, current_netns};
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::drops::{self, Drops};
@@ -74,6 +75,7 @@ pub fn observe_stages(context: Context<'_>) {
         let each = |now: &Measurement| {
             let mut before = before.borrow_mut();
             collect::stages(&mut monitored.store(), now, before.as_ref());
+            monitored.record(|| rows::stages(now, before.as_ref()));
             monitored.gathered().stages.add(now, before.is_none());
             *before = Some(now.clone());
         };
@@ -105,6 +107,7 @@ pub fn observe_locality(context: Context<'_>) {
         &|now| now.cost.map_or(0.0, |cost| cost.cpu_percent / 100.0 * now.duration_s),
         &mut |now, before| {
             collect::locality(&mut context.monitored.store(), now, before);
+            context.monitored.record(|| rows::locality(now, before));
             context.monitored.gathered().locality.add(now, before.is_none());
         },
         &mut |error| context.refused(Source::Locality, &mut said, error),
@@ -124,6 +127,7 @@ pub fn observe_accepts(context: Context<'_>) {
         &|now| now.cost.map_or(0.0, |cost| cost.cpu_percent / 100.0 * now.duration_s),
         &mut |now, before| {
             collect::accepts(&mut context.monitored.store(), now, before);
+            context.monitored.record(|| rows::accepts(now, before));
             context.monitored.gathered().accepts.add(now, before.is_none());
         },
         &mut |error| context.refused(Source::Accepts, &mut said, error),
@@ -140,7 +144,10 @@ pub fn observe_drops(context: Context<'_>) {
             Drops::new(&root, drops::Options { btf_file, ..drops::Options::default() })
         },
         &|now| now.cost.map_or(0.0, |cost| cost.cpu_percent / 100.0 * now.duration_s),
-        &mut |now, before| collect::drops(&mut context.monitored.store(), now, before),
+        &mut |now, before| {
+            collect::drops(&mut context.monitored.store(), now, before);
+            context.monitored.record(|| rows::drops(now, before));
+        },
         &mut |error| context.refused(Source::Drops, &mut said, error),
     );
 }
@@ -168,6 +175,7 @@ pub fn observe_tcp(context: Context<'_>) {
         &|now| now.cost.programs.map_or(0.0, |cost| cost.cpu_percent / 100.0 * now.duration_s),
         &mut |now, before| {
             collect::tcp(&mut context.monitored.store(), now, before);
+            context.monitored.record(|| rows::tcp(now, before));
             context.monitored.gathered().tcp.add(now, before.is_none());
         },
         &mut |error| context.refused(Source::Tcp, &mut said, error),

@@ -11,11 +11,13 @@ mod instruments;
 mod observe;
 mod pace;
 mod pages;
+mod records;
 mod stop;
 mod systemd;
 
 pub use config::{Config, Source};
-pub use daemon::{MonitorError, Outside, once, run};
+pub use daemon::{MonitorError, Outside, once, record, run};
+pub(crate) use evidence::Since;
 pub use pace::Pace;
 pub use pages::Monitored;
 pub use stop::Stop;

@@ -2,7 +2,9 @@
 
 use crate::exposition::{Exposition, Format, negotiate};
 use crate::http::{Page, Pages};
+use crate::recording::Batch;
 use crate::runner::evidence::Gathered;
+use crate::runner::records::Sink;
 use crate::store::Store;
 use nearpath_model::Diagnosis;
 use serde_json::json;
@@ -27,6 +29,7 @@ pub struct Monitored {
     store: Mutex<Store>,
     gathered: Mutex<Gathered>,
     shown: Mutex<Shown>,
+    sink: Sink,
     began: Instant,
     interval: Duration,
 }
@@ -51,6 +54,7 @@ impl Monitored {
             store: Mutex::default(),
             gathered: Mutex::default(),
             shown: Mutex::default(),
+            sink: Sink::default(),
             began: Instant::now(),
             interval,
         }
@@ -66,6 +70,16 @@ impl Monitored {
     /// The evidence.
     pub(crate) fn gathered(&self) -> MutexGuard<'_, Gathered> {
         lock(&self.gathered)
+    }
+
+    /// Where recorded rows go.
+    pub(crate) fn sink(&self) -> &Sink {
+        &self.sink
+    }
+
+    /// Records rows, which are made only if there is a recorder.
+    pub(crate) fn record(&self, rows: impl FnOnce() -> Batch) {
+        self.sink.add(rows);
     }
 
     /// Renews what scrapers get.

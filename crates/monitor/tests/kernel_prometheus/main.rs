@@ -32,6 +32,7 @@ fn config(listen: SocketAddr) -> Config {
         findings: Duration::from_secs(2),
         limit: None,
         sources: Source::ALL.into_iter().filter(|source| *source != Source::Memory).collect(),
+        record: None,
         btf_file: None,
         version: "test".to_owned(),
     }

@@ -7,6 +7,7 @@ mod diagnose;
 mod man_pages;
 mod measure;
 mod monitor;
+mod record;
 mod show;
 mod snapshot;
 mod steer;
@@ -24,6 +25,8 @@ pub enum Command {
     Measure(measure::Measure),
     /// Observe all the time, and serve metrics and findings to Prometheus
     Monitor(monitor::Monitor),
+    /// Observe all the time, and keep it in Parquet files
+    Record(record::Record),
     /// Measure a path with its own traffic: latency, packet rate, scenarios
     Bench(bench::Bench),
     /// Show a host's CPUs, NUMA nodes, NICs, queues, interrupts and softnet counters
@@ -58,6 +61,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         Command::Diagnose(diagnose) => diagnose.run(),
         Command::Measure(measure) => measure.run(),
         Command::Monitor(monitor) => monitor.run(),
+        Command::Record(record) => record.run(),
         Command::Bench(bench) => bench.run(),
         Command::Show(show) => show.run(),
         Command::Steer(steer) => steer.run(),

@@ -1,5 +1,6 @@
 //! `nearpath monitor`: the daemon.
 
+use super::record::Keeping;
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
@@ -10,8 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use nearpath_monitor::export::{EXPORTERS, Exporter, Scraped};
 use nearpath_monitor::runner::{self, Config, Outside, Source};
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,11 +25,12 @@ EXAMPLES
   nearpath monitor --once                          observe for one interval, print the metrics
   nearpath monitor --without-source budgets,tcp    all but these
   nearpath monitor --source facts,steering         only these: no program in the kernel
+  nearpath monitor --record /var/lib/nearpath/r    and keep it in Parquet files
   nearpath monitor export prometheus-rules         alerts; see 'nearpath monitor export --help'
   curl -s localhost:9477/findings | jq '.findings[] | .title'
 
 Requires root; without it only 'facts', 'workers' and findings from configuration are available.
-docs/metrics.md lists the metrics, docs/monitor.md describes the daemon.";
+docs/metrics.md lists the metrics, docs/monitor.md describes the daemon, docs/recordings.md what it records.";
 
 /// Arguments of `monitor`.
 #[derive(Debug, Args)]
@@ -103,7 +104,19 @@ struct Arguments {
     /// Observe for one interval, print the metrics and exit
     #[arg(long, conflicts_with_all = ["listen", "insecure", "web_config"])]
     once: bool,
-    /// Time between collections; scrapers get the same in between
+    #[command(flatten)]
+    observing: Observing,
+    #[command(flatten)]
+    keeping: Keeping,
+    /// Record to this folder as well; see 'nearpath record --help'
+    #[arg(long, value_name = "DIR", conflicts_with = "once")]
+    record: Option<PathBuf>,
+}
+
+/// What is observed, and at what cost.
+#[derive(Debug, Args)]
+pub struct Observing {
+    /// Time between collections
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
     interval: Duration,
     /// Time between diagnoses and readings of memory
@@ -145,24 +158,37 @@ impl Monitor {
     }
 }
 
-impl Arguments {
-    fn config(&self) -> Config {
+impl Observing {
+    /// The daemon's configuration: nothing is recorded, and it listens on loopback.
+    pub(super) fn config(&self) -> Config {
         let named = |names: &[String], source: Source| names.iter().any(|n| n == source.name());
         let is_on = |source: &Source| {
             let only = self.source.is_empty() || named(&self.source, *source);
             only && !named(&self.without_source, *source)
         };
-        let sources: BTreeSet<Source> = Source::ALL.into_iter().filter(is_on).collect();
+        Config {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            insecure: false,
+            web_config: None,
+            interval: self.interval,
+            findings: self.findings_interval.max(self.interval),
+            limit: self.max_overhead.0,
+            sources: Source::ALL.into_iter().filter(is_on).collect(),
+            record: None,
+            btf_file: self.btf.clone(),
+            version: version::NUMBER.to_owned(),
+        }
+    }
+}
+
+impl Arguments {
+    fn config(&self) -> Config {
         Config {
             listen: self.listen,
             insecure: self.insecure,
             web_config: self.web_config.clone(),
-            interval: self.interval,
-            findings: self.findings_interval.max(self.interval),
-            limit: self.max_overhead.0,
-            sources,
-            btf_file: self.btf.clone(),
-            version: version::NUMBER.to_owned(),
+            record: self.record.as_ref().map(|folder| self.keeping.settings(folder)),
+            ..self.observing.config()
         }
     }
 

@@ -6,19 +6,26 @@
 //! which queue's interrupt ([`marks`]), boxes within boxes ([`blocks`], placed by [`layout`]),
 //! elements ([`draw`]).
 //!
-//! Besides: the matrix of packet locality as a heat map ([`heat`]), and latencies along the path as a chart ([`spans`]).
+//! Besides: the matrix of packet locality as a heat map ([`heat`]), latencies along the path as a chart ([`spans`]) and over
+//! time ([`history`]), what packets waited for ([`shares`]), and slow packets ([`timeline`]).
 
 mod arrows;
 mod blocks;
 mod draw;
 mod heat;
+mod history;
 mod layout;
 mod marks;
+mod shares;
 mod spans;
+mod timeline;
 
 pub use heat::locality;
+pub use history::{Interval, history};
 use nearpath_model::Host;
+pub use shares::causes;
 pub use spans::spans;
+pub use timeline::timeline;
 
 /// Draws the host.
 pub fn host(host: &Host) -> String {

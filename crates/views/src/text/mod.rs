@@ -49,6 +49,7 @@ mod worker_activity;
 mod workers;
 
 pub use accepts::accepts;
+pub(crate) use commands::commands;
 pub use cpus::{cpus, layout};
 pub use devices::devices;
 pub use diagnosis::{diagnosis, findings};

@@ -8,7 +8,7 @@ use crate::source::Namespace;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use nearpath_host::Root;
-use nearpath_model::{Notice, Noticed};
+use nearpath_model::{Notice, Noticed, units};
 use nearpath_tune::planners::Hugepages;
 use nearpath_tune::{
     DeviceWatch, Events, HugepagesWatch, Journal, MemoryWatch, TuneError, Watch as Watching,
@@ -42,7 +42,7 @@ pub struct Watch {
     interval: Duration,
     /// Also move memory of a process that drifts away from the node its threads are bound to, if it
     /// is more than this, e.g. 50MB; not if a device may write to it
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     memory: Option<u64>,
     /// Also apply the settings of interfaces that appear or change: virtual functions, renamed
     /// interfaces, other numbers of queues; they leave the journal with their interface
@@ -68,24 +68,6 @@ fn hugepages(text: &str) -> Result<Hugepages, String> {
         1 => text.parse(),
         _ => Err("expected SIZE:COUNT, e.g. 2M:512".to_owned()),
     }
-}
-
-/// `50MB`, `64MiB`, `1G`.
-fn size(text: &str) -> Result<u64, String> {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let unit: u64 = match unit {
-        "" | "B" => 1,
-        "kB" | "KB" => 1000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "K" | "KiB" => 1 << 10,
-        "M" | "MiB" => 1 << 20,
-        "G" | "GiB" => 1 << 30,
-        _ => return Err("expected a size, e.g. 50MB or 64MiB".to_owned()),
-    };
-    let number: u64 = number.parse().map_err(|_| "expected a size, e.g. 50MB".to_owned())?;
-    number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

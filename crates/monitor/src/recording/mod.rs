@@ -1,0 +1,24 @@
+//! Measurements over time on disk: tall tables in Parquet files, and a log of what is not in them yet.
+//!
+//! ```text
+//!   instruments ─ rows ─> Batch ─> Recorder ─┬─> SEGMENT.log             each batch, durable at once
+//!                                            └─> TABLE/SEGMENT.parquet   when the segment's time is over
+//!                                  Recording <─ both
+//! ```
+
+mod batch;
+mod doc;
+pub mod file;
+mod folder;
+pub mod log;
+mod reader;
+mod recorder;
+pub mod rows;
+mod table;
+
+pub use batch::{Batch, Cell, Row};
+pub use doc::markdown;
+pub use file::Recorded;
+pub use reader::{Recording, Rows};
+pub use recorder::{RecordError, Recorder, Sealer, Settings};
+pub use table::{COMMON, Column, Kind, SCHEMA, TABLES, Table, TableSpec};
