@@ -218,6 +218,34 @@ fn other_programs_read_the_same() {
         }
     }
     assert_eq!(read["queries"].as_u64(), Some(6), "{read}");
+    report_of(&folder);
+}
+
+/// The report of a recording has what was recorded, in words; one of another time says that there is nothing.
+fn report_of(folder: &Path) {
+    let file = folder.with_extension("html");
+    let report = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
+        command.arg("report").arg("-o").arg(&file).arg("--recording").arg(folder).args(more);
+        command.output().unwrap()
+    };
+    let output = report(&[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let html = std::fs::read_to_string(&file).unwrap();
+    for section in ["findings", "history-", "path", "causes", "packets", "locality"] {
+        assert!(html.contains(&format!("<section id=\"{section}")), "no {section}");
+    }
+    let packets: i64 = rows(folder, Table::Packets)
+        .iter()
+        .filter(|row| row.row[0].text() == Some("started"))
+        .filter_map(|row| row.row[1].count())
+        .sum();
+    assert!(html.contains(&format!("of {packets} packets in ")), "not of {packets} packets");
+    let nothing = report(&["--at", "2001-01-01 03:12"]);
+    let said = String::from_utf8_lossy(&nothing.stderr);
+    assert!(!nothing.status.success() && said.contains("nothing is recorded"), "{said}");
+    let wrong = report(&["--at", "noon"]);
+    assert_eq!(wrong.status.code(), Some(2));
 }
 
 fn has_file(folder: &Path) -> bool {

@@ -3,7 +3,7 @@
 //! ```text
 //!   instruments ─ rows ─> Batch ─> Recorder ─┬─> SEGMENT.log             each batch, durable at once
 //!                                            └─> TABLE/SEGMENT.parquet   when the segment's time is over
-//!                                  Recording <─ both
+//!                                  Recording ─> replay  <─ both
 //! ```
 
 mod batch;
@@ -13,6 +13,7 @@ mod folder;
 pub mod log;
 mod reader;
 mod recorder;
+mod replay;
 pub mod rows;
 mod table;
 
@@ -21,4 +22,5 @@ pub use doc::markdown;
 pub use file::Recorded;
 pub use reader::{Recording, Rows};
 pub use recorder::{RecordError, Recorder, Sealer, Settings};
+pub use replay::{Replay, replay};
 pub use table::{COMMON, Column, Kind, SCHEMA, TABLES, Table, TableSpec};

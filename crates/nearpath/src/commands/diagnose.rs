@@ -57,6 +57,19 @@ pub struct Diagnose {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+    /// Exit with status 2 if any finding is critical, 1 if the worst is a warning, 0 if there is neither, 3 on an
+    /// error, 4 on wrong usage
+    #[arg(long)]
+    exit_code: bool,
+    #[command(flatten)]
+    verbose: Verbose,
+    #[command(flatten)]
+    looking: Looking,
+}
+
+/// What is diagnosed, and how it is measured.
+#[derive(Debug, Args)]
+pub struct Looking {
     /// What to measure: packet latency, packet CPUs, CPUs of accepted connections, TCP connections. Each
     /// adds overhead
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
@@ -66,12 +79,6 @@ pub struct Diagnose {
     /// 'workers' from these files
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
-    /// Exit with status 2 if any finding is critical, 1 if the worst is a warning, 0 if there is neither, 3 on an
-    /// error, 4 on wrong usage
-    #[arg(long)]
-    exit_code: bool,
-    #[command(flatten)]
-    verbose: Verbose,
     #[command(flatten)]
     filters: Filters,
     #[command(flatten)]
@@ -101,12 +108,11 @@ impl Diagnose {
     }
 
     fn report(&self) -> Result<(), Failure> {
-        let live = self.source.is_live() && self.evidence.is_empty();
+        let live = self.looking.is_live();
         // Dropped only after the findings are printed: detaching takes the kernel a while.
         let root = Root::live();
         let mut instrument = None;
-        let diagnosis =
-            if live { self.live(&root, &mut instrument)? } else { self.facts_and_files()? };
+        let diagnosis = self.looking.diagnosis(&root, &mut instrument)?;
         let printed = if self.json {
             output::json(&diagnosis)
         } else {
@@ -124,6 +130,27 @@ impl Diagnose {
             (Ok(()) | Err(Failure::BrokenPipe), Some(status)) => Err(Failure::Found(status)),
             (printed, _) => printed,
         }
+    }
+}
+
+impl Looking {
+    /// Whether the running host is measured.
+    fn is_live(&self) -> bool {
+        self.source.is_live() && self.evidence.is_empty()
+    }
+
+    /// The diagnosis; the instruments are detached when they are dropped.
+    pub(super) fn diagnosis<'a>(
+        &self,
+        root: &'a Root,
+        instrument: &mut Option<Together<'a>>,
+    ) -> Result<Diagnosis, Failure> {
+        if self.is_live() { self.live(root, instrument) } else { self.facts_and_files() }
+    }
+
+    /// The host, read again.
+    pub(super) fn host(&self) -> anyhow::Result<Host> {
+        self.source.host(&Wanted::default())
     }
 
     fn facts_and_files(&self) -> Result<Diagnosis, Failure> {

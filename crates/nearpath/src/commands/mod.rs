@@ -8,6 +8,7 @@ mod man_pages;
 mod measure;
 mod monitor;
 mod record;
+mod report;
 mod show;
 mod snapshot;
 mod steer;
@@ -27,6 +28,8 @@ pub enum Command {
     Monitor(monitor::Monitor),
     /// Observe all the time, and keep it in Parquet files
     Record(record::Record),
+    /// Write a diagnosis, or a part of a recording, as one HTML file
+    Report(report::Report),
     /// Measure a path with its own traffic: latency, packet rate, scenarios
     Bench(bench::Bench),
     /// Show a host's CPUs, NUMA nodes, NICs, queues, interrupts and softnet counters
@@ -62,6 +65,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         Command::Measure(measure) => measure.run(),
         Command::Monitor(monitor) => monitor.run(),
         Command::Record(record) => record.run(),
+        Command::Report(report) => report.run(),
         Command::Bench(bench) => bench.run(),
         Command::Show(show) => show.run(),
         Command::Steer(steer) => steer.run(),

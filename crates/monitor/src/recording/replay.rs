@@ -1,0 +1,353 @@
+//! A part of a recording as one measurement with its findings: it stands in for the machine of that time.
+
+use super::file::Recorded;
+use super::reader::Recording;
+use super::table::Table;
+use nearpath_model::histogram::{by_number, quantile_ns};
+use nearpath_model::locality::{CpuPairCount, Distances, Locality};
+use nearpath_model::{
+    CpuId, Culprit, DIAGNOSIS_SCHEMA, Diagnosis, Direction, Finding, HostSummary, Measurement,
+    NodeId, Outlier, Packets, PathKind, PathLatency, Place, Share, Span,
+};
+use serde::de::DeserializeOwned;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Slow packets that are kept: the slowest.
+const OUTLIERS_MAX: usize = 50;
+
+/// The buckets of an interval: its end in microseconds since 1970, and `(longest latency in ns, packets)`.
+pub type Column = (i64, Vec<(u64, u64)>);
+
+/// What was recorded between two times.
+#[derive(Debug)]
+pub struct Replay {
+    /// Names of the hosts; only the first is replayed.
+    pub hosts: Vec<String>,
+    /// Findings, each as it was when it cost most, and what was measured.
+    pub diagnosis: Diagnosis,
+    /// Latencies of whole paths over time.
+    pub history: BTreeMap<&'static str, Vec<Column>>,
+    /// What could not be read.
+    pub notes: Vec<String>,
+}
+
+/// Columns of a table by their names.
+struct Row<'a>(Table, &'a Recorded);
+
+impl<'a> Row<'a> {
+    fn text(&self, name: &str) -> &'a str {
+        let at = self.0.spec().column(name);
+        at.and_then(|at| self.1.row.get(at)?.text()).unwrap_or_default()
+    }
+
+    fn count(&self, name: &str) -> Option<u64> {
+        let at = self.0.spec().column(name)?;
+        u64::try_from(self.1.row.get(at)?.count()?).ok()
+    }
+
+    fn number(&self, name: &str) -> Option<u32> {
+        u32::try_from(self.count(name)?).ok()
+    }
+
+    /// A value by its name in JSON.
+    fn named<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_value(self.text(name).into()).ok()
+    }
+}
+
+struct Reading<'a> {
+    recording: &'a Recording,
+    from_us: i64,
+    to_us: i64,
+    host: Option<String>,
+    hosts: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Reading<'_> {
+    fn rows(&mut self, table: Table) -> Vec<Recorded> {
+        let mut read = self.recording.rows(table, self.from_us, self.to_us);
+        self.notes.append(&mut read.notes);
+        for row in &read.rows {
+            if self.hosts.iter().all(|host| **host != *row.host) {
+                self.hosts.push(row.host.to_string());
+            }
+        }
+        let host = self.host.get_or_insert_with(|| {
+            read.rows.first().map_or_else(String::new, |row| row.host.to_string())
+        });
+        if host.is_empty() {
+            self.host = None;
+        } else {
+            read.rows.retain(|row| *row.host == **host);
+        }
+        read.rows
+    }
+}
+
+/// Sums of a path or a span.
+#[derive(Debug, Default)]
+struct Sum {
+    buckets: BTreeMap<u64, u64>,
+    count: u64,
+    total_ns: u64,
+    max_ns: Option<u64>,
+    moved: [Option<u64>; 3],
+}
+
+impl Sum {
+    fn add(&mut self, row: &Row<'_>) {
+        self.count += row.count("packets").unwrap_or(0);
+        self.total_ns = self.total_ns.saturating_add(row.count("total_ns").unwrap_or(0));
+        self.max_ns = self.max_ns.max(row.count("max_ns"));
+        for (sum, name) in self.moved.iter_mut().zip(["other_cpu", "other_llc", "other_node"]) {
+            if let Some(count) = row.count(name) {
+                *sum.get_or_insert(0) += count;
+            }
+        }
+    }
+
+    fn add_bucket(&mut self, row: &Row<'_>) {
+        let (Some(upper), Some(packets)) = (row.count("upper_ns"), row.count("packets")) else {
+            return;
+        };
+        *self.buckets.entry(upper).or_default() += packets;
+    }
+
+    fn buckets(&self) -> Vec<(u64, u64)> {
+        self.buckets.iter().map(|(&upper, &packets)| (upper, packets)).collect()
+    }
+
+    fn percentile(&self, q: f64) -> Option<u64> {
+        let ns = quantile_ns(&by_number(&self.buckets()), q)?;
+        Some((ns.round() as u64).min(self.max_ns.unwrap_or(u64::MAX)))
+    }
+
+    fn share(&self, of: usize) -> Option<f64> {
+        let count = self.moved.get(of).copied().flatten()?;
+        (self.count > 0).then(|| count as f64 / self.count as f64)
+    }
+}
+
+/// Replays what was recorded between two times in microseconds since 1970, both included.
+pub fn replay(recording: &Recording, from_us: i64, to_us: i64) -> Replay {
+    let mut reading =
+        Reading { recording, from_us, to_us, host: None, hosts: Vec::new(), notes: Vec::new() };
+    let findings = findings(&reading.rows(Table::Findings));
+    let (measurement, history) = measurement(&mut reading);
+    let locality = locality(&mut reading);
+    let diagnosis = Diagnosis {
+        schema: DIAGNOSIS_SCHEMA,
+        findings,
+        not_checked: Vec::new(),
+        checks: 0,
+        host: HostSummary::default(),
+        measurement: Some(measurement),
+        other_look: None,
+        locality,
+        accepts: None,
+        tcp: None,
+        memory: None,
+        workers: None,
+    };
+    Replay { hosts: reading.hosts, diagnosis, history, notes: reading.notes }
+}
+
+/// Each finding once, ranked as a diagnosis ranks them.
+fn findings(rows: &[Recorded]) -> Vec<Finding> {
+    let mut worst: BTreeMap<(&str, &str), Finding> = BTreeMap::new();
+    for row in rows.iter().map(|row| Row(Table::Findings, row)) {
+        let Ok(finding) = serde_json::from_str::<Finding>(row.text("document")) else { continue };
+        let key = (row.text("check_name"), row.text("subject"));
+        let is_worse = |have: &Finding| rank(&finding) > rank(have);
+        if worst.get(&key).is_none_or(is_worse) {
+            worst.insert(key, finding);
+        }
+    }
+    let mut findings: Vec<Finding> = worst.into_values().collect();
+    findings.sort_by_key(|finding| Reverse(rank(finding)));
+    findings
+}
+
+fn rank(finding: &Finding) -> impl Ord + use<> {
+    let whole = |value: Option<f64>| (value.unwrap_or(0.0).max(0.0) * 1e9) as u64;
+    let cost = &finding.cost;
+    (finding.severity, whole(cost.seconds_per_second), whole(cost.share_percent))
+}
+
+fn measurement(reading: &mut Reading<'_>) -> (Measurement, BTreeMap<&'static str, Vec<Column>>) {
+    let mut measurement = Measurement::default();
+    for row in reading.rows(Table::Cost).iter().map(|row| Row(Table::Cost, row)) {
+        if row.text("instrument") == "stages" {
+            measurement.duration_s += row.1.interval_s;
+        }
+    }
+    measurement.packets = packets(&reading.rows(Table::Packets));
+    let (paths, history) = paths(reading);
+    measurement.paths = paths;
+    measurement.spans = spans(reading);
+    let mut causes: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for row in reading.rows(Table::Causes).iter().map(|row| Row(Table::Causes, row)) {
+        let key = (row.text("cause").to_owned(), row.text("culprit").to_owned());
+        *causes.entry(key).or_default() += row.count("ns").unwrap_or(0);
+    }
+    let share = |((cause, culprit), ns): ((String, String), u64)| {
+        let who =
+            (!culprit.is_empty()).then(|| Culprit { comm: Some(culprit), ..Culprit::default() });
+        Some(Share { share: serde_json::from_value(cause.into()).ok()?, ns, who })
+    };
+    measurement.budget_totals = causes.into_iter().filter_map(share).collect();
+    measurement.budget_totals.sort_by_key(|share| Reverse(share.ns));
+    let outliers = reading.rows(Table::Outliers);
+    let outliers = outliers.iter().map(|row| Row(Table::Outliers, row).text("document"));
+    let mut outliers: Vec<Outlier> =
+        outliers.filter_map(|document| serde_json::from_str(document).ok()).collect();
+    outliers.sort_by_key(|outlier| Reverse(outlier.span_ns));
+    outliers.truncate(OUTLIERS_MAX);
+    measurement.outliers = outliers;
+    (measurement, history)
+}
+
+fn packets(rows: &[Recorded]) -> Packets {
+    let mut packets = Packets::default();
+    for row in rows.iter().map(|row| Row(Table::Packets, row)) {
+        let count = row.count("packets").unwrap_or(0);
+        match row.text("outcome") {
+            "started" => packets.started += count,
+            "completed" => packets.completed += count,
+            "dropped" => packets.dropped += count,
+            "abandoned" => packets.abandoned += count,
+            "collided" => packets.collided += count,
+            "sampled_out" => packets.sampled_out += count,
+            _ => {}
+        }
+    }
+    packets
+}
+
+fn paths(reading: &mut Reading<'_>) -> (Vec<PathLatency>, BTreeMap<&'static str, Vec<Column>>) {
+    let mut sums: BTreeMap<PathKind, Sum> = BTreeMap::new();
+    let mut history: BTreeMap<&'static str, Vec<Column>> = BTreeMap::new();
+    for row in reading.rows(Table::Paths).iter().map(|row| Row(Table::Paths, row)) {
+        if let Some(kind) = row.named::<PathKind>("path") {
+            sums.entry(kind).or_default().add(&row);
+        }
+    }
+    for row in reading.rows(Table::PathBuckets).iter().map(|row| Row(Table::PathBuckets, row)) {
+        let Some(kind) = row.named::<PathKind>("path") else { continue };
+        sums.entry(kind).or_default().add_bucket(&row);
+        let columns = history.entry(kind.name()).or_default();
+        if columns.last().is_none_or(|(time, _)| *time != row.1.time_us) {
+            columns.push((row.1.time_us, Vec::new()));
+        }
+        let bucket = row.count("upper_ns").zip(row.count("packets"));
+        if let Some((_, buckets)) = columns.last_mut() {
+            buckets.extend(bucket);
+        }
+    }
+    let path = |(kind, sum): (PathKind, Sum)| PathLatency {
+        kind,
+        from: String::new(),
+        count: sum.count,
+        min_ns: None,
+        p50_ns: sum.percentile(0.5),
+        p90_ns: sum.percentile(0.9),
+        p99_ns: sum.percentile(0.99),
+        p999_ns: sum.percentile(0.999),
+        max_ns: sum.max_ns,
+        total_ns: sum.total_ns,
+        above: Vec::new(),
+        other_cpu: sum.share(0),
+        other_llc: sum.share(1),
+        other_node: sum.share(2),
+        buckets: sum.buckets(),
+    };
+    (sums.into_iter().map(path).collect(), history)
+}
+
+fn spans(reading: &mut Reading<'_>) -> Vec<Span> {
+    // In the order of the recording, which is that of the path.
+    let mut order: Vec<(Direction, String, String)> = Vec::new();
+    let mut sums: BTreeMap<(Direction, String, String), Sum> = BTreeMap::new();
+    let key = |row: &Row<'_>| {
+        let direction = row.named::<Direction>("direction")?;
+        Some((direction, row.text("from_stage").to_owned(), row.text("to_stage").to_owned()))
+    };
+    for row in reading.rows(Table::Spans).iter().map(|row| Row(Table::Spans, row)) {
+        let Some(key) = key(&row) else { continue };
+        if !sums.contains_key(&key) {
+            order.push(key.clone());
+        }
+        sums.entry(key).or_default().add(&row);
+    }
+    for row in reading.rows(Table::SpanBuckets).iter().map(|row| Row(Table::SpanBuckets, row)) {
+        if let Some(sum) = key(&row).and_then(|key| sums.get_mut(&key)) {
+            sum.add_bucket(&row);
+        }
+    }
+    let span = |(direction, from, to): (Direction, String, String)| {
+        let sum = sums.remove(&(direction, from.clone(), to.clone()))?;
+        Some(Span {
+            direction,
+            from,
+            to,
+            count: sum.count,
+            min_ns: None,
+            p50_ns: sum.percentile(0.5),
+            p90_ns: sum.percentile(0.9),
+            p99_ns: sum.percentile(0.99),
+            p999_ns: sum.percentile(0.999),
+            max_ns: sum.max_ns,
+            total_ns: sum.total_ns,
+            other_cpu: sum.share(0),
+            other_llc: sum.share(1),
+            other_node: sum.share(2),
+            buckets: sum.buckets(),
+            places: Vec::new(),
+        })
+    };
+    order.into_iter().filter_map(span).collect()
+}
+
+/// `None` if it was not recorded.
+fn locality(reading: &mut Reading<'_>) -> Option<Locality> {
+    let rows = reading.rows(Table::Locality);
+    if rows.is_empty() {
+        return None;
+    }
+    let mut locality = Locality::default();
+    let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for row in rows.iter().map(|row| Row(Table::Locality, row)) {
+        let key = (row.text("direction").to_owned(), row.text("distance").to_owned());
+        *counts.entry(key).or_default() += row.count("packets").unwrap_or(0);
+    }
+    let of = |direction: &str| {
+        let names = ["same_cpu", "same_core", "same_llc", "same_node", "other_node", "unknown"];
+        let count = |name: &str| counts.get(&(direction.to_owned(), name.to_owned()));
+        Distances::of(names.map(|name| count(name).copied().unwrap_or(0)))
+    };
+    (locality.rx, locality.tx) = (of("rx"), of("tx"));
+    let mut pairs: BTreeMap<(Direction, u32, u32), Place> = BTreeMap::new();
+    let rows = reading.rows(Table::LocalityCpus);
+    for row in rows.iter().map(|row| Row(Table::LocalityCpus, row)) {
+        let cpus = row.number("from_cpu").zip(row.number("to_cpu"));
+        let Some(((from, to), direction)) = cpus.zip(row.named::<Direction>("direction")) else {
+            continue;
+        };
+        let place = pairs.entry((direction, from, to)).or_insert_with(|| Place {
+            from_cpu: CpuId(from),
+            to_cpu: CpuId(to),
+            from_node: row.number("from_node").map(NodeId),
+            to_node: row.number("to_node").map(NodeId),
+            count: 0,
+        });
+        place.count += row.count("packets").unwrap_or(0);
+    }
+    let pair = |((direction, ..), place): ((Direction, u32, u32), Place)| CpuPairCount {
+        direction,
+        place,
+    };
+    locality.places = pairs.into_iter().map(pair).collect();
+    Some(locality)
+}
