@@ -45,7 +45,7 @@ class Nic:
 
 @dataclass(frozen=True)
 class Topology:
-    """CPUs and nodes: cores per node (0: a memory-only node), and threads per core.
+    """CPUs and nodes: cores per node (0: a memory-only node), last-level caches per node, and threads per core.
 
     With one node there is no NUMA description at all, as on a host without NUMA.
     """
@@ -54,6 +54,7 @@ class Topology:
     threads: int = 1
     memory_mib: int = 448
     distance: int = 21
+    llcs: int = 1
 
     @property
     def cpus(self) -> int:
@@ -96,9 +97,10 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """A short unique name: `6.12-2+2x2-igb0` (threads per core, NICs with nodes)."""
+        """A short unique name: `6.12-2+2x2-igb0` (threads per core, `c` and caches per node; NICs)."""
         cores = "+".join(map(str, self.topology.cores))
         threads = f"x{self.topology.threads}" if self.topology.threads > 1 else ""
+        threads += f"c{self.topology.llcs}" if self.topology.llcs > 1 else ""
         nics = "+".join(f"{nic.model}{nic.node}" for nic in self.nics)
         number = f"-{self.number}" if self.number > 1 else ""
         # Part of file names in QEMU's options, where a comma ends a value.
@@ -122,9 +124,11 @@ class Machine:
         files; with `share` the guest's writes go to them, else they are private."""
         topology = self.topology
         sockets, cores = topology.sockets()
+        # QEMU gives each die a last-level cache.
+        dies = f"dies={topology.llcs},cores={cores // topology.llcs}," if topology.llcs > 1 else f"cores={cores},"
         options = ["-machine", "q35" if len(topology.cores) > 1 else "q35,memory-backend=mem0"]
         options += ["-cpu", CPU if topology.threads == 1 else SMT_CPU]
-        options += ["-smp", f"{topology.cpus},sockets={sockets},cores={cores},threads={topology.threads}"]
+        options += ["-smp", f"{topology.cpus},sockets={sockets},{dies}threads={topology.threads}"]
         options += ["-m", f"{topology.memory_mib * len(topology.cores)}M"]
         for node in range(len(topology.cores)):
             file = f"mem-path={memory}/node{node},share={'on' if share else 'off'}"

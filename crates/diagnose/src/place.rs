@@ -13,10 +13,10 @@ pub fn housekeeping(host: &Host) -> CpuSet {
     if rest.is_empty() { host.topology.online.clone() } else { rest }
 }
 
-/// The CPUs that were taken out of the kernel's hands: isolated or `nohz_full`; empty when none
+/// The CPUs that were taken out of the kernel's hands: isolated at boot or by cgroups, or `nohz_full`; empty when none
 /// is or when it is unknown.
 pub(crate) fn spared(host: &Host) -> CpuSet {
-    [&host.kernel.isolated, &host.kernel.nohz_full]
+    [host.kernel.all_isolated().as_ref(), host.kernel.nohz_full.as_ref()]
         .into_iter()
         .flatten()
         .fold(CpuSet::new(), |all, cpus| all.union(cpus))
@@ -204,6 +204,10 @@ mod tests {
         host.kernel.nohz_full = Some(set("6-7"));
         assert_eq!(nearest(&host, Some(1)), [2, 3, 6, 7], "all of the node are isolated");
         assert_eq!(housekeeping(&host), set("0-1,4-5"));
+        // By a cgroup since boot.
+        host.kernel.isolated = Some(set(""));
+        host.kernel.isolated_by_cgroups = Some(set("3"));
+        assert_eq!(nearest(&host, Some(1)), [2]);
     }
 
     #[test]

@@ -7,6 +7,9 @@ mod virtualisation;
 use crate::{Notes, ReadError, Root};
 use nearpath_model::{CpuSet, Kernel};
 
+/// The CPUs of isolated partitions (`cpuset_files` of kernel/cgroup/cpuset.c, since Linux 6.7).
+const PARTITIONS: &str = "/sys/fs/cgroup/cpuset.cpus.isolated";
+
 const CPUS: &str = "/sys/devices/system/cpu";
 
 /// Reads the kernel's facts. `possible` are the CPUs that `all` and `N` mean on the command line.
@@ -25,6 +28,11 @@ pub(crate) fn read(root: &Root, possible: &CpuSet, notes: &mut Notes) -> Kernel 
         Some(boot) if error.absent && !boot.requests_nohz_full() => Ok(CpuSet::new()),
         _ => Err(error.to_string()),
     });
+    let partitions = match root.text(PARTITIONS) {
+        Ok(list) => CpuSet::from_list(list.trim()).map(Some).map_err(|error| error.to_string()),
+        Err(error) if error.absent => Ok(None),
+        Err(error) => Err(error.to_string()),
+    };
     let rcu_nocbs = match &boot {
         Some(boot) => boot.rcu_nocbs().map_err(|e| e.to_string()),
         None => Err("/proc/cmdline is unknown".to_owned()),
@@ -34,10 +42,21 @@ pub(crate) fn read(root: &Root, possible: &CpuSet, notes: &mut Notes) -> Kernel 
     };
     let (isolated, nohz_full) = (set("isolated", isolated), set("nohz_full", nohz_full));
     let rcu_nocbs = set("rcu_nocbs", rcu_nocbs);
+    let partitions = partitions.map_err(|reason| notes.add("host", "isolated_by_cgroups", &reason));
+    let isolated_by_cgroups = partitions.ok().flatten();
     let virtualisation = virtualisation::read(root)
         .map_err(|reason| notes.add("host", "virtualisation", &reason))
         .ok();
-    Kernel { release, hostname, cmdline, virtualisation, isolated, nohz_full, rcu_nocbs }
+    Kernel {
+        release,
+        hostname,
+        cmdline,
+        virtualisation,
+        isolated,
+        isolated_by_cgroups,
+        nohz_full,
+        rcu_nocbs,
+    }
 }
 
 /// A set as printed by the kernel. `(null)` is what `%*pbl` prints for a mask that was never allocated
@@ -129,6 +148,21 @@ mod tests {
         assert_eq!(kernel.isolated, cpus("2-3"));
         assert_eq!(kernel.nohz_full, cpus(""));
         assert_eq!(kernel.rcu_nocbs, cpus("4-7"));
+    }
+
+    #[test]
+    fn isolated_partitions_are_in_a_list_of_their_own() {
+        let (kernel, _) = read_kernel(
+            &machine().file(&format!("{CPUS}/isolated"), "2-3\n").file(PARTITIONS, "5-6\n"),
+        );
+        assert_eq!((&kernel.isolated, &kernel.isolated_by_cgroups), (&cpus("2-3"), &cpus("5-6")));
+        assert_eq!(kernel.all_isolated(), cpus("2-3,5-6"));
+        let (kernel, unknown) = read_kernel(&machine());
+        assert_eq!(kernel.isolated_by_cgroups, None);
+        assert!(!unknown.iter().any(|u| u.fact == "isolated_by_cgroups"), "{unknown:?}");
+        let (kernel, unknown) = read_kernel(&machine().file(PARTITIONS, "some\n"));
+        assert_eq!(kernel.isolated_by_cgroups, None);
+        assert!(unknown.iter().any(|u| u.fact == "isolated_by_cgroups"), "{unknown:?}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ const EXPERT: &[&str] = &[
     "vlan-priority",
     "cpuset",
     "stop-irqbalance",
+    "napi",
     "performance",
     "wakeup-latency",
     "move-memory",

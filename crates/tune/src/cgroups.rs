@@ -18,6 +18,8 @@ use std::os::fd::OwnedFd;
 
 /// `CGROUP2_SUPER_MAGIC` of include/uapi/linux/magic.h.
 const CGROUP2: FsWord = 0x6367_7270;
+/// The kinds of partitions (Documentation/admin-guide/cgroup-v2.rst).
+const PARTITIONS: [&str; 3] = ["member", "root", "isolated"];
 /// Maximum number of bytes read: a list of all CPUs is shorter.
 const MAX_FILE: u64 = 64 << 10;
 
@@ -101,6 +103,16 @@ impl Setting for CpusetSetting<'_> {
     }
 
     fn check(&self, value: &str) -> Result<(), TuneError> {
+        if self.cpuset.what == CpusetFile::Partition {
+            return match PARTITIONS.contains(&value) {
+                true => Ok(()),
+                false => Err(TuneError::Refused(format!(
+                    "{}: {value:?} must be one of {}",
+                    self.cpuset,
+                    PARTITIONS.join(", ")
+                ))),
+            };
+        }
         match CpuSet::from_list(value) {
             Ok(set) if !set.is_empty() => Ok(()),
             _ => Err(TuneError::Refused(format!("{}: {value:?} must be a list", self.cpuset))),
@@ -178,7 +190,7 @@ mod tests {
             "cpuset.cpus inode 1 cgroup /a/../b",
             "cpuset.cpus inode 1 cgroup /a//b",
             "cpuset.cpus inode x cgroup /a",
-            "cpuset.cpus.partition inode 1 cgroup /a",
+            "cpuset.cpus.exclusive inode 1 cgroup /a",
             "memory.max inode 1 cgroup /a",
         ] {
             assert_eq!(Cpuset::parse(text), None, "{text}");
@@ -208,6 +220,14 @@ mod tests {
         assert!(its.write("0").is_err() && its.check("").is_err() && its.check("0-1").is_ok());
         // The kernel does not take it back.
         assert!(its.may_be_replaced("", true).is_err() && its.may_be_replaced("0", false).is_ok());
+        let cpuset = Cpuset { what: CpusetFile::Partition, ..cpuset.clone() };
+        assert_eq!(Cpuset::parse(&cpuset.to_string()), Some(cpuset.clone()));
+        let partition = CpusetSetting { root: &Root::live(), cpuset: &cpuset };
+        assert!(partition.check("isolated").is_ok() && partition.check("0-1").is_err());
+        // Accepted by the kernel, but not in effect.
+        assert!(
+            !partition.same("isolated invalid (Cpu list in cpuset.cpus not exclusive)", "isolated")
+        );
         assert!(its.same("0,1", "0-1") && its.same("", "") && !its.same("", "0"));
     }
 }

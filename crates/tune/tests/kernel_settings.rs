@@ -208,3 +208,53 @@ fn power_and_isolation_are_set_and_restored_to_the_byte() {
         assert_eq!(read(), before);
     });
 }
+
+#[test]
+fn threads_that_poll_are_made_placed_and_gone_again() {
+    const THREADED: &str = "/sys/class/net/np1/threaded";
+    in_namespace(|_| {
+        let threads = || -> Vec<u32> {
+            let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+                entry.unwrap().file_name().to_str().and_then(|name| name.parse().ok())
+            });
+            let polls = |pid: &u32| {
+                let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+                comm.is_ok_and(|comm| comm.starts_with("napi/np1-"))
+            };
+            pids.filter(polls).collect()
+        };
+        let allowed = |pid: u32| text(&format!("/proc/{pid}/status"));
+        assert_eq!((threads().len(), text(THREADED)), (0, "0".to_owned()));
+        let dir = tempfile::tempdir().unwrap();
+        let mut executor = executor(dir.path());
+        // Without GRO the driver has no NAPI instance of its own.
+        let netns = current_netns(&Root::live()).inode;
+        let gro = Change {
+            target: Target::parse("ethtool np1 feature rx-gro", netns).unwrap(),
+            before: Value::Text("off".to_owned()),
+            after: Value::Text("on".to_owned()),
+            ..change(THREADED, "1")
+        };
+        executor.apply(vec![gro, change(THREADED, "1")]).unwrap();
+        let made = threads();
+        let Some(&pid) = made.first() else { panic!("no thread polls np1") };
+        let thread = nearpath_tune::find_thread(&Root::live(), pid, pid).unwrap();
+        let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+        let place = Change {
+            target: Target::from(thread),
+            before: Value::Text(online.trim().to_owned()),
+            after: Value::Text("0".to_owned()),
+            ..change(THREADED, "1")
+        };
+        let is_one_cpu = online.trim() == "0";
+        if !is_one_cpu {
+            executor.apply(vec![place]).unwrap();
+            assert!(allowed(pid).contains("Cpus_allowed_list:\t0\n"), "{}", allowed(pid));
+        }
+        for entry in executor.entries().iter().rev() {
+            executor.undo(entry).unwrap();
+        }
+        assert_eq!(text(THREADED), "0");
+        assert!(executor.entries().is_empty());
+    });
+}

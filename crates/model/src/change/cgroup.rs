@@ -24,14 +24,21 @@ pub enum CpusetFile {
     Cpus,
     /// `cpuset.mems`.
     Mems,
+    /// `cpuset.cpus.partition`: `member`, or a partition that has its CPUs for itself: `root`, or `isolated`, in which no
+    /// load is balanced, either.
+    Partition,
 }
 
 impl CpusetFile {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Cpus, Self::Mems, Self::Partition];
+
     /// Its file name in the cgroup's directory.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpus => "cpuset.cpus",
             Self::Mems => "cpuset.mems",
+            Self::Partition => "cpuset.cpus.partition",
         }
     }
 }
@@ -47,7 +54,7 @@ impl Cpuset {
     pub fn parse(text: &str) -> Option<Self> {
         let (what, rest) = text.split_once(" inode ")?;
         let (inode, cgroup) = rest.split_once(" cgroup ")?;
-        let what = [CpusetFile::Cpus, CpusetFile::Mems].into_iter().find(|w| w.name() == what)?;
+        let what = CpusetFile::ALL.into_iter().find(|w| w.name() == what)?;
         let names = cgroup.strip_prefix('/')?.split('/');
         let plain = |mut names: std::str::Split<'_, char>| {
             names.all(|name| !matches!(name, "" | "." | "..") && !name.contains(char::is_control))
@@ -83,6 +90,6 @@ impl TargetKind for Cpuset {
     }
 
     fn set_of(&self, value: &str) -> Option<CpuSet> {
-        CpuSet::from_list(value).ok()
+        (self.what != CpusetFile::Partition).then(|| CpuSet::from_list(value).ok())?
     }
 }

@@ -93,10 +93,22 @@ pub struct Kernel {
     pub virtualisation: Option<String>,
     /// `isolcpus=` in effect (`/sys/devices/system/cpu/isolated`).
     pub isolated: Option<CpuSet>,
+    /// The CPUs of isolated partitions of cgroups (`cpuset.cpus.isolated` of the root cgroup), which the list of `isolated`
+    /// does not have; `None` before Linux 6.7, and without cgroup v2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolated_by_cgroups: Option<CpuSet>,
     /// `nohz_full=` in effect.
     pub nohz_full: Option<CpuSet>,
     /// `rcu_nocbs=` of the command line (the kernel does not show it elsewhere).
     pub rcu_nocbs: Option<CpuSet>,
+}
+
+impl Kernel {
+    /// The CPUs in no scheduling domain: isolated at boot, or by cgroups since; `None` if neither list is known.
+    pub fn all_isolated(&self) -> Option<CpuSet> {
+        let lists = [&self.isolated, &self.isolated_by_cgroups];
+        lists.into_iter().flatten().cloned().reduce(|all, cpus| all.union(&cpus))
+    }
 }
 
 /// Programs that change the same settings as nearpath.

@@ -22,6 +22,8 @@ pub(crate) struct CgroupState {
     pub cpus: String,
     /// `cpuset.mems`; `AllowedMemoryNodes=` of a service.
     pub mems: String,
+    /// `cpuset.cpus.partition`, where the cgroup may become a partition: its parent is one.
+    pub partition: Option<String>,
     /// `cpuset.cpus.effective`.
     pub effective: CpuSet,
     /// That of the parent cgroup, which limits it.
@@ -61,6 +63,7 @@ impl CgroupState {
             inode: std::fs::metadata(&folder).map_err(|e| e.to_string())?.ino(),
             service: None,
             mems: file("cpuset.mems")?,
+            partition: partition(root, &point, &folder, parent),
             effective: set(file("cpuset.cpus.effective")?)?,
             allowed: set(above.map_err(|e| e.to_string())?)?,
             processes: processes(root, &folder)?,
@@ -83,11 +86,21 @@ impl CgroupState {
             service: Some(service.to_owned()),
             cpus: value(UnitProperty::AllowedCpus)?,
             mems: value(UnitProperty::AllowedMemoryNodes)?,
+            partition: None,
             effective: effective(root, point, &folder)?,
             allowed: effective(root, point, above)?,
             processes: processes(root, &folder)?,
         })
     }
+}
+
+/// The kind of partition that a cgroup is; `None` if it cannot be one.
+fn partition(root: &Root, point: &str, folder: &str, parent: &str) -> Option<String> {
+    let of = |folder: &str| root.text(&format!("{folder}/cpuset.cpus.partition")).ok();
+    // The root cgroup is one, and has no such file.
+    let may_be =
+        parent == point || of(parent).is_some_and(|its| ["root", "isolated"].contains(&its.trim()));
+    may_be.then(|| of(folder).map(|its| its.trim().to_owned()))?
 }
 
 /// The service that a cgroup belongs to and the service's cgroup; systemd manages the tree down to there.
@@ -147,6 +160,26 @@ mod tests {
         for other in ["/", "/user.slice/session-1.scope", "/.service/x", ""] {
             assert_eq!(service_of(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_cgroup_below_a_partition_may_become_one() {
+        let dir = tempfile::tempdir().unwrap();
+        for (folder, kind) in
+            [("a", "member\n"), ("a/b", "member\n"), ("r", "root\n"), ("r/c", "member\n")]
+        {
+            let folder = dir.path().join("c").join(folder);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("cpuset.cpus.partition"), kind).unwrap();
+        }
+        std::fs::create_dir_all(dir.path().join("c/old")).unwrap();
+        std::fs::create_dir_all(dir.path().join("proc")).unwrap();
+        let root = Root::tree(dir.path()).unwrap();
+        let of = |folder: &str, parent: &str| partition(&root, "/c", folder, parent);
+        assert_eq!(of("/c/a", "/c").as_deref(), Some("member"));
+        assert_eq!(of("/c/a/b", "/c/a"), None, "its parent is none");
+        assert_eq!(of("/c/r/c", "/c/r").as_deref(), Some("member"));
+        assert_eq!(of("/c/old", "/c"), None, "without the file");
     }
 
     #[test]

@@ -8,13 +8,14 @@
 //! commit ee9707e8593d), kernel/cgroup/cpuset.c (before 6.2 a new cpuset overwrites the affinity of threads).
 
 use super::Planner;
+use super::containers::Confined;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus_and_nodes, version};
 use super::system::CgroupState;
 use super::target_node::{TargetNode, has_memory};
-use super::thread_affinity::{misplaced, wanted};
+use super::thread_affinity::{misplaced, pinned, wanted};
 use super::workload::{Worker, Workload};
-use nearpath_model::{CpuSet, Cpuset, CpusetFile, Target, UnitProperty, UnitSetting};
+use nearpath_model::{CpuSet, Cpuset, CpusetFile, Goal, Target, UnitProperty, UnitSetting};
 use std::collections::BTreeMap;
 
 pub(super) const PLANNER: Planner =
@@ -22,6 +23,12 @@ pub(super) const PLANNER: Planner =
 
 /// The first kernel that keeps the affinity of threads separate from the cpuset.
 const KEEPS_AFFINITY: (u32, u32) = (6, 2);
+/// The first kernel with partitions in which no load is balanced.
+const ISOLATES: (u32, u32) = (6, 1);
+/// The kinds of partitions.
+const MEMBER: &str = "member";
+const ROOT: &str = "root";
+const ISOLATED: &str = "isolated";
 /// The first kernel that moves memory to the nodes of a new `cpuset.mems`.
 const MOVES_MEMORY: (u32, u32) = (5, 15);
 
@@ -47,7 +54,9 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         }
     }
     for (state, workloads) in cgroups.into_values() {
-        if let Err(reason) = bind(situation, draft, &target_node, state, &workloads) {
+        let bound = bind(situation, draft, &target_node, state, &workloads)
+            .and_then(|()| own_partition(situation, draft, state, &workloads));
+        if let Err(reason) = bound {
             draft.note(format!("{} is not bound through its cpuset: {reason}", state.cgroup));
         }
     }
@@ -73,6 +82,7 @@ fn bind(
              (isolcpus=domain); each thread is pinned instead"
         ));
     }
+    managed(situation, workloads)?;
     may_be_bound(situation, state, workloads, &cpus)?;
     let node = target_node.node.filter(|&node| has_memory(situation, node));
     for workload in workloads {
@@ -108,6 +118,61 @@ fn bind(
         change(draft, state, CpusetFile::Mems, &node.to_string(), why);
     }
     Ok(())
+}
+
+/// For the goal isolation, makes the cgroup a partition, which has its CPUs for itself, without a reboot.
+fn own_partition(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    state: &CgroupState,
+    workloads: &[&Workload],
+) -> Result<(), String> {
+    let request = situation.request;
+    let (Goal::Isolation, Some(app)) = (request.goal, &request.app_cpus) else { return Ok(()) };
+    let cgroup = &state.cgroup;
+    let Some(before) = state.partition.as_deref() else {
+        draft.note(format!(
+            "{cgroup} cannot have its CPUs for itself without a reboot: it needs a cgroup v2 that no service owns, \
+             below the root or another partition (cpuset.cpus.partition)"
+        ));
+        return Ok(());
+    };
+    let threads = || workloads.iter().flat_map(|workload| &workload.threads);
+    let own = CpuSet::from_list(&state.cpus).unwrap_or_default();
+    let is_there = !own.is_empty() && own.is_subset(app);
+    if before != MEMBER || !(is_there || workloads.iter().all(|its| draft.is_bound(its.pid))) {
+        return Ok(());
+    }
+    managed(situation, workloads)?;
+    // Where nothing balances their load, threads stay on the CPU that they woke on.
+    let alone = threads().all(|worker| pinned(worker).is_some_and(|cpu| app.contains(cpu)));
+    let (after, why) = if alone && is_since(situation, ISOLATES) {
+        (ISOLATED, "and the kernel does not balance load there, as its threads are pinned")
+    } else {
+        (ROOT, "and the kernel balances the load of its threads between them")
+    };
+    draft.add(DraftChange {
+        id: format!("{}/{}", cgroup.trim_start_matches('/'), CpusetFile::Partition.name()),
+        target: Target::Cpuset(Cpuset {
+            cgroup: cgroup.clone(),
+            inode: state.inode,
+            what: CpusetFile::Partition,
+        }),
+        before: before.into(),
+        after: after.into(),
+        why: format!("no task of another cgroup runs on the CPUs of {cgroup} then, {why}"),
+        finding: None,
+    });
+    Ok(())
+}
+
+/// Checks that no runtime of containers manages the cgroup, which would set its cpuset again.
+fn managed(situation: &Situation<'_>, workloads: &[&Workload]) -> Result<(), String> {
+    let mut confined = workloads.iter().filter_map(|workload| Confined::of(situation, workload));
+    match confined.find_map(|its| its.runtime) {
+        Some(runtime) => Err(format!("{} sets it, and would set it again", runtime.name)),
+        None => Ok(()),
+    }
 }
 
 /// Whether the kernel is known to be this version or later.
@@ -154,15 +219,15 @@ fn may_be_bound(
 
 fn change(draft: &mut Draft, state: &CgroupState, what: CpusetFile, after: &str, why: String) {
     let before = match what {
-        CpusetFile::Cpus => &state.cpus,
         CpusetFile::Mems => &state.mems,
+        _ => &state.cpus,
     };
     if CpuSet::from_list(before).ok() == CpuSet::from_list(after).ok() {
         return;
     }
     let (file, property) = match what {
-        CpusetFile::Cpus => ("cpus", UnitProperty::AllowedCpus),
         CpusetFile::Mems => ("mems", UnitProperty::AllowedMemoryNodes),
+        _ => ("cpus", UnitProperty::AllowedCpus),
     };
     let target = match &state.service {
         Some(unit) => Target::Unit(UnitSetting::new(unit, property)),

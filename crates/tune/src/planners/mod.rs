@@ -9,6 +9,7 @@
 mod cgroup_state;
 mod channels;
 mod command_line;
+mod containers;
 mod cpu_allocator;
 mod cpuset;
 mod draft;
@@ -19,6 +20,7 @@ mod irqbalance;
 mod isolation;
 mod memory;
 mod mode;
+mod napi;
 mod napi_defer_hard_irqs;
 mod needless;
 mod nic_irqs;
@@ -44,6 +46,7 @@ pub use channels::ChannelCount;
 pub use command_line::BootParameter;
 pub use hugepages::Hugepages;
 pub use mode::Mode;
+pub use napi::Napi;
 pub use situation::Request;
 pub use system::System;
 pub use traffic::Traffic;
@@ -82,6 +85,7 @@ pub const PLANNERS: &[Planner] = &[
     xps::PLANNER,
     gro_flush_timeout::PLANNER,
     napi_defer_hard_irqs::PLANNER,
+    napi::PLANNER,
     sysctls::PLANNER,
     hugepages::PLANNER,
     isolation::PLANNER,

@@ -306,7 +306,7 @@ impl Near<'_> {
 
     /// The isolated CPUs near the node, for the goal isolation; `None` if there are none.
     fn isolated(&self) -> Option<Vec<CpuId>> {
-        let isolated = self.host.kernel.isolated.as_ref()?;
+        let isolated = self.host.kernel.all_isolated()?;
         let near = cpus_near_node(&self.host.topology, self.node);
         let own = without(
             isolated.intersection(&near).iter().collect(),

@@ -219,6 +219,11 @@ fn one_cpu_cannot_be_divided_and_isolated_ones_are_the_applications() {
     let plan = planned_for(&host, &request, &[workload(&["0-3"])]).unwrap();
     assert_eq!(cpus_of(&plan), set("0,8"));
     assert_eq!(threads(&plan), BTreeSet::from(["4"]));
+    // Also where a cgroup has isolated them: the list of those isolated at boot does not have them.
+    host.kernel.isolated = Some(set(""));
+    host.kernel.isolated_by_cgroups = Some(set("6-7,14-15"));
+    let plan = planned_for(&host, &request, &[workload(&["0-3", "0-3"])]).unwrap();
+    assert_eq!((cpus_of(&plan), threads(&plan)), (set("0,8"), BTreeSet::from(["6", "7"])));
 }
 
 #[test]

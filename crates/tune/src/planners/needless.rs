@@ -88,6 +88,7 @@ fn is_requested(request: &Request) -> bool {
         || !request.vlan_priorities.is_empty()
         || request.cpuset
         || request.stop_irqbalance
+        || request.napi.is_some()
         || request.performance
         || request.wakeup_us.is_some()
         || request.move_memory

@@ -310,6 +310,7 @@ fn cgroup(cpus: &str, processes: &[u32]) -> CgroupState {
         service: None,
         cpus: cpus.to_owned(),
         mems: "0-1".to_owned(),
+        partition: None,
         effective: set("0-15"),
         allowed: set("0-15"),
         processes: processes.iter().copied().collect(),
@@ -321,6 +322,37 @@ fn bound(host: &Host, state: Result<CgroupState, String>, cpus: &[&str]) -> Plan
     let system = System::with_cgroups(BTreeMap::from([(70, state)]));
     let request = Request { cpuset: true, system, ..Request::default() };
     planned_for(host, &request, &[workload(cpus)]).unwrap()
+}
+
+#[test]
+fn an_isolated_application_gets_a_partition_without_a_reboot() {
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0], &[0]])));
+    host.kernel.release = Some("6.12.1".to_owned());
+    let planned = |goal, partition: Option<&str>, cpus: &str, threads: &[&str]| {
+        let state = CgroupState { partition: partition.map(str::to_owned), ..cgroup(cpus, &[70]) };
+        let system = System::with_cgroups(BTreeMap::from([(70, Ok(state))]));
+        let app_cpus = Some(set("5-7"));
+        let request = Request { goal, app_cpus, cpuset: true, system, ..Request::default() };
+        let plan = planned_for(&host, &request, &[workload(threads)]).unwrap();
+        let partition = plan.changes.iter().find(|its| its.id.ends_with("cpuset.cpus.partition"));
+        let after = partition.map(|change| change.after.text().unwrap().to_owned());
+        // Its CPUs are set before.
+        let cpus = plan.changes.iter().position(|its| its.id.ends_with("/cpuset.cpus"));
+        let at = plan.changes.iter().position(|its| its.id.ends_with("cpuset.cpus.partition"));
+        assert!(at.is_none_or(|at| cpus.is_none_or(|cpus| cpus < at)), "{plan:?}");
+        (after, plan.notes.iter().any(|note| note.contains("without a reboot: it needs")))
+    };
+    let some = |kind: &str| (Some(kind.to_owned()), false);
+    let isolated = |partition, cpus, threads| planned(Goal::Isolation, partition, cpus, threads);
+    assert_eq!(isolated(Some("member"), "0-15", &["0-15", "0-15"]), some("root"));
+    // Bound already.
+    assert_eq!(isolated(Some("member"), "5-7", &["5-7", "5-7"]), some("root"));
+    assert_eq!(isolated(Some("member"), "5-7", &["5", "7"]), some("isolated"));
+    // It would take other CPUs with it.
+    assert_eq!(isolated(Some("member"), "0-15", &["5", "7"]), (None, false));
+    assert_eq!(isolated(Some("root"), "5-7", &["5-7"]), (None, false));
+    assert_eq!(isolated(None, "0-15", &["0-15"]), (None, true));
+    assert_eq!(planned(Goal::Latency, Some("member"), "0-15", &["0-15"]), (None, false));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::channels::ChannelCount;
 use super::command_line::BootParameter;
 use super::hugepages::Hugepages;
 use super::mode::{Division, Mode};
+use super::napi::Napi;
 use super::system::System;
 use super::traffic::Traffic;
 use super::workload::Workload;
@@ -40,6 +41,8 @@ pub struct Request {
     pub cpuset: bool,
     /// Whether irqbalance is stopped instead of excluding interrupts from it.
     pub stop_irqbalance: bool,
+    /// How NAPI polls; `None` leaves it.
+    pub napi: Option<Napi>,
     /// Whether the CPUs that handle packets run at full frequency.
     pub performance: bool,
     /// The wake-up latency of these CPUs in µs at most; 0: they never sleep.
@@ -232,8 +235,12 @@ impl<'a> Situation<'a> {
         self.asked_by.get(&&Proposal::from(target.clone())).copied()
     }
 
-    /// Whether programs may poll the queues of their sockets (Documentation/networking/napi.rst, "Busy polling").
+    /// Whether programs may poll the queues of their sockets (Documentation/networking/napi.rst, "Busy polling"), or
+    /// deferred interrupts are requested.
     pub fn polls(&self) -> bool {
+        if matches!(self.request.napi, Some(Napi::Defer | Napi::BusyPoll)) {
+            return true;
+        }
         let is_set =
             |name: &&str| self.host.sysctls.get(*name).is_some_and(|value| value.trim() != "0");
         ["net.core.busy_poll", "net.core.busy_read"].iter().any(is_set)

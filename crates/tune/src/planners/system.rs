@@ -10,11 +10,12 @@ use crate::irqbalance::Bans;
 use crate::migrate::{anonymous, nodes_of, start_bound};
 use crate::setting::Setting;
 use crate::steering::{Found, groups};
+use crate::threads::find_thread;
 use crate::units::booted;
 use nearpath_host::{Root, memory_must_stay};
 use nearpath_model::{
-    ConfigFile, CpuId, CpuSet, FileOf, HugepagePools, Irqbalance, PoolCounts, SettingFile,
-    UnitSetting,
+    ConfigFile, CpuId, CpuSet, FileOf, Host, HugepagePools, Irqbalance, PoolCounts, SettingFile,
+    Thread, UnitSetting,
 };
 use std::collections::BTreeMap;
 
@@ -25,6 +26,8 @@ pub struct System {
     files: BTreeMap<String, Result<String, String>>,
     /// Settings in sysfs and procfs files that are not facts of the host, by path.
     settings: BTreeMap<FileOf, String>,
+    /// Threads of the kernel that poll queues, by id.
+    kernel_threads: BTreeMap<u32, Thread>,
     /// The CPUs of each frequency policy.
     policies: BTreeMap<u32, CpuSet>,
     /// Why a fragment of the kernel command line would not be read.
@@ -65,6 +68,7 @@ impl System {
         Self {
             files: drop_ins.chain([ConfigFile::CommandLine]).map(text).collect(),
             settings: settings(root),
+            kernel_threads: BTreeMap::new(),
             policies: policies(root),
             no_fragments: no_fragments(root),
             irqbalance: running.map(|irqbalance| {
@@ -124,6 +128,18 @@ impl System {
     /// The text of a setting in a file.
     pub(super) fn setting(&self, file: &FileOf) -> Option<&str> {
         self.settings.get(file).map(String::as_str)
+    }
+
+    /// Reads which threads of the kernel these are, so that none that comes later is taken for one of them.
+    pub fn read_kernel_threads(&mut self, root: &Root, host: &Host) {
+        let of_kernel = host.net_threads.iter().filter(|thread| thread.process.is_none());
+        let found = of_kernel.filter_map(|its| find_thread(root, its.pid, its.pid));
+        self.kernel_threads = found.map(|thread| (thread.tid, thread)).collect();
+    }
+
+    /// A thread of the kernel.
+    pub(super) fn kernel_thread(&self, tid: u32) -> Option<&Thread> {
+        self.kernel_threads.get(&tid)
     }
 
     /// The frequency policies with their CPUs.
@@ -239,6 +255,13 @@ impl System {
     pub(super) fn with_interface_files(mut self, files: &[(SettingFile, &str)]) -> Self {
         let of = |(file, text): &(SettingFile, &str)| (file.of.clone(), (*text).to_owned());
         self.settings.extend(files.iter().map(of));
+        self
+    }
+
+    /// The same with these threads of the kernel.
+    #[cfg(test)]
+    pub(super) fn with_kernel_threads(mut self, threads: Vec<Thread>) -> Self {
+        self.kernel_threads = threads.into_iter().map(|thread| (thread.tid, thread)).collect();
         self
     }
 

@@ -20,7 +20,8 @@ pub(super) struct TargetNode {
     pub pool: Vec<CpuId>,
     /// Those of the pool without interrupts.
     pub free: Vec<CpuId>,
-    /// Whether the kernel does not balance load between these CPUs (`isolcpus=domain`), now or after the reboot that
+    /// Whether the kernel does not balance load between these CPUs (`isolcpus=domain`, or an isolated partition of
+    /// cgroups), now or after the reboot that
     /// the plan requires: threads that may run on all of them stay on the CPU they woke on.
     pub unbalanced: bool,
 }
@@ -77,7 +78,7 @@ fn unbalanced(situation: &Situation<'_>, pool: &[CpuId]) -> bool {
     let Situation { host, request, .. } = situation;
     let isolates = request.goal == Goal::Isolation && request.app_cpus.is_some();
     let planned = isolates && !needs_balancing(situation);
-    let isolated = host.kernel.isolated.as_ref();
+    let isolated = host.kernel.all_isolated();
     planned || isolated.is_some_and(|cpus| pool.iter().any(|&cpu| cpus.contains(cpu)))
 }
 

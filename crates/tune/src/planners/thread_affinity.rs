@@ -8,6 +8,7 @@
 //! Rules: document 000 (CPU binding to the NIC's node), document 002 (placement of the application).
 
 use super::Planner;
+use super::containers::Confined;
 use super::cpu_allocator::CpuAllocator;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus as cpus_of, cpus_and_nodes};
@@ -85,8 +86,17 @@ fn move_there(
     target_node: &TargetNode,
     places: &mut CpuAllocator<'_>,
 ) {
-    let cpus = target_node.cpus(wanted(threads));
+    let confined = Confined::of(situation, workload);
+    let cpus = within(target_node, wanted(threads), confined.as_ref());
     let all: CpuSet = cpus.iter().copied().collect();
+    let wished: CpuSet = target_node.cpus(wanted(threads)).iter().copied().collect();
+    if let Some(confined) = confined.filter(|its| !wished.is_subset(&its.cpus)) {
+        draft.note(confined.note(workload, &wished));
+    }
+    let cpus = cpus.as_slice();
+    if cpus.is_empty() {
+        return;
+    }
     if target_node.unbalanced && wanted(threads) > cpus.len() {
         draft.note(format!(
             "{} ({}) has {} threads for {}, which the kernel does not balance (isolcpus=domain): \
@@ -117,6 +127,15 @@ fn move_there(
         };
         change(situation, draft, workload, worker, &after, target_node.unbalanced);
     }
+}
+
+/// The CPUs for a number of threads of a process, of those that its cpuset has.
+fn within(target_node: &TargetNode, threads: usize, confined: Option<&Confined>) -> Vec<CpuId> {
+    let has = |cpu: &CpuId| confined.is_none_or(|its| its.cpus.contains(*cpu));
+    let of = |cpus: &[CpuId]| cpus.iter().copied().filter(has).collect::<Vec<_>>();
+    let found = of(target_node.cpus(threads));
+    // Rather a CPU with interrupts than another node.
+    if found.is_empty() { of(&target_node.pool) } else { found }
 }
 
 fn change(

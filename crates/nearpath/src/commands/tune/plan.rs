@@ -10,7 +10,7 @@ use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted, current_netns, unit_of_cgroup};
 use nearpath_model::{CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner};
 use nearpath_tune::planners::{
-    BootParameter, ChannelCount, Hugepages, Mode, Request, System, Traffic, Workload, plan,
+    BootParameter, ChannelCount, Hugepages, Mode, Napi, Request, System, Traffic, Workload, plan,
     workloads,
 };
 use nearpath_tune::steering;
@@ -99,6 +99,9 @@ pub struct PlanOptions {
     /// Stop the irqbalance service instead of excluding the interrupts from it
     #[arg(long)]
     stop_irqbalance: bool,
+    /// How the queues are polled: with deferred interrupts, for programs that busy-poll, or in threads
+    #[arg(long, value_enum)]
+    napi: Option<NapiName>,
     /// Run the CPUs that handle packets at full frequency, which costs power
     #[arg(long)]
     performance: bool,
@@ -129,6 +132,23 @@ enum GoalName {
     Latency,
     Throughput,
     Isolation,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum NapiName {
+    Defer,
+    BusyPoll,
+    Threaded,
+}
+
+impl From<NapiName> for Napi {
+    fn from(name: NapiName) -> Self {
+        match name {
+            NapiName::Defer => Self::Defer,
+            NapiName::BusyPoll => Self::BusyPoll,
+            NapiName::Threaded => Self::Threaded,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -201,8 +221,11 @@ impl PlanOptions {
             GoalName::Throughput => Goal::Throughput,
             GoalName::Isolation => Goal::Isolation,
         };
-        let system =
+        let mut system =
             if live { System::read(root, &workloads, &self.port) } else { System::default() };
+        if live && self.napi.is_some() {
+            system.read_kernel_threads(root, &host);
+        }
         let request = Request {
             goal,
             nics: self.nic.clone(),
@@ -215,6 +238,7 @@ impl PlanOptions {
             vlan_priorities: self.vlan_priority.clone(),
             cpuset: self.cpuset,
             stop_irqbalance: self.stop_irqbalance,
+            napi: self.napi.map(Into::into),
             performance: self.performance,
             wakeup_us: self.wakeup_latency,
             reasons: self.reasons,
