@@ -100,7 +100,7 @@ fn wakeups(situation: &Situation<'_>, draft: &mut Draft, used: &CpuSet, limit: u
             "no idle state takes longer than {limit}µs to leave: wake-ups are not limited"
         ));
     };
-    let price = match enabled().filter(|its| its.latency_us <= u64::from(limit)).next_back() {
+    let price = match enabled().rfind(|its| its.latency_us <= u64::from(limit)) {
         Some(state) if limit > 0 => format!("they stay in {} or above when idle", state.name),
         _ => "they poll when idle, at full power".to_owned(),
     };
