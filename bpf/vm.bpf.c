@@ -2,8 +2,10 @@
 /*
  * The instrument "vm": packets from the host's NIC into a virtual machine, by vhost-net and KVM.
  *
- *   NIC's interrupt -> NET_RX -> tun_net_xmit -> vhost worker -> used ring -> eventfd -> vCPU -> guest
- *        (a)                (b)              (c)                       (d)
+ *   NIC's interrupt -> NET_RX -> tap -> vhost worker -> used ring -> eventfd -> vCPU -> guest
+ *        (a)                (b)     (c)                       (d)
+ *
+ * and from there to the NIC (vm_transmit.h).
  *
  * Each step is joined to the next by a pointer, never by time: a packet by its sk_buff from the tap to the vhost
  * worker; the worker's ring by the socket of the tap's queue (vhost_virtqueue.private_data); the ring's interrupt by
@@ -14,6 +16,7 @@
  * and the vector until that is injected.
  */
 #include "vm_queues.h"
+#include "vm_transmit.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -73,12 +76,8 @@ PROBE(softirq_exit, "softirq_exit")
 		cpu->run_ns = cpu->run_irq_ns = 0;
 }
 
-/* tun_net_xmit(skb, device) */
-PROBE_FUNCTION(tun_net_xmit, "tun_net_xmit")
+static __always_inline void reaches_tap(u64 address, struct net_device *device)
 {
-	u64 address = address_of(ctx[0]);
-	struct sk_buff *skb = (struct sk_buff *)address;
-	struct net_device *device = (struct net_device *)address_of(ctx[1]);
 	struct cpu *cpu = this_cpu();
 	struct packet *packet;
 
@@ -92,9 +91,23 @@ PROBE_FUNCTION(tun_net_xmit, "tun_net_xmit")
 	packet->tap_ns = bpf_ktime_get_ns();
 	packet->cpu = bpf_get_smp_processor_id();
 	packet->ifindex = BPF_CORE_READ(device, ifindex);
-	packet->queue = BPF_CORE_READ(skb, queue_mapping);
 	packet->skb = address;
 	count(&counters.started, 1);
+}
+
+/* tun_net_xmit(skb, device) */
+PROBE_FUNCTION(tun_net_xmit, "tun_net_xmit")
+{
+	reaches_tap(address_of(ctx[0]), (struct net_device *)address_of(ctx[1]));
+}
+
+/* tap_handle_frame(&skb): of a macvtap, or an ipvtap. */
+PROBE_FUNCTION(tap_handle_frame, "tap_handle_frame")
+{
+	u64 address = 0;
+
+	if (!bpf_probe_read_kernel(&address, sizeof(address), (void *)address_of(ctx[0])) && address)
+		reaches_tap(address, BPF_CORE_READ((struct sk_buff *)address, dev));
 }
 
 /* handle_rx(vhost_net): the worker begins to look for packets. */
@@ -111,7 +124,7 @@ PROBE_FUNCTION(handle_rx, "handle_rx")
 	cpu->worker = bpf_get_current_task();
 }
 
-static __always_inline void takes(u64 *ctx)
+static __always_inline void takes(u64 *ctx, u32 number)
 {
 	struct msghdr *message = (struct msghdr *)address_of(ctx[1]);
 	u64 socket = address_of(ctx[0]), address;
@@ -131,19 +144,20 @@ static __always_inline void takes(u64 *ctx)
 	}
 	queue = queue_of_socket(socket);
 	if (queue)
-		take_packet(queue, packet);
+		take_packet(queue, packet, number);
 	packet->skb = 0;
 }
 
-/* tun_recvmsg(socket, message, length, flags), and the same of a macvtap. */
+/* tun_recvmsg(socket, message, length, flags) */
 PROBE_FUNCTION(tun_recvmsg, "tun_recvmsg")
 {
-	takes(ctx);
+	takes(ctx, BPF_CORE_READ(tun_file_of(address_of(ctx[0])), queue_index));
 }
 
+/* tap_recvmsg(socket, message, length, flags) */
 PROBE_FUNCTION(tap_recvmsg, "tap_recvmsg")
 {
-	takes(ctx);
+	takes(ctx, BPF_CORE_READ(tap_queue_of(address_of(ctx[0])), queue_index));
 }
 
 /* vhost_add_used_and_signal_n(device, virtqueue, …): the used ring is written, then the guest is interrupted. */
@@ -233,6 +247,56 @@ PROBE_FUNCTION(svm_vcpu_run, "svm_vcpu_run")
 PROBE_FUNCTION(vmx_vcpu_run, "vmx_vcpu_run")
 {
 	enters(ctx);
+}
+
+/* vhost_poll_wakeup(wait, …): vhost is woken, by an eventfd or a tap. */
+PROBE_FUNCTION(vhost_poll_wakeup, "vhost_poll_wakeup")
+{
+	if (active)
+		kicked(address_of(ctx[0]));
+}
+
+/* handle_tx_kick(work): the worker begins to send. */
+PROBE_FUNCTION(handle_tx_kick, "handle_tx_kick")
+{
+	if (active)
+		worker_sends(address_of(ctx[0]));
+}
+
+/* tun_sendmsg(socket, message, length): one packet, or a batch. */
+PROBE_FUNCTION(tun_sendmsg, "tun_sendmsg")
+{
+	u64 socket = address_of(ctx[0]);
+	struct tun_file *file = tun_file_of(socket);
+
+	if (active)
+		sends(socket, (struct msghdr *)address_of(ctx[1]), BPF_CORE_READ(file, queue_index),
+		      BPF_CORE_READ(file, tun, dev), false);
+}
+
+/* tap_sendmsg(socket, message, length) */
+PROBE_FUNCTION(tap_sendmsg, "tap_sendmsg")
+{
+	u64 socket = address_of(ctx[0]);
+	struct tap_queue *queue = tap_queue_of(socket);
+
+	if (active)
+		sends(socket, (struct msghdr *)address_of(ctx[1]), BPF_CORE_READ(queue, queue_index),
+		      BPF_CORE_READ(queue, tap, dev), true);
+}
+
+PROBE(netif_receive_skb, "netif_receive_skb")
+{
+	struct sk_buff *skb = (struct sk_buff *)address_of(ctx[0]);
+
+	if (active && transmit_queue_count)
+		enters_host(skb, (u64)BPF_CORE_READ(skb, dev), false);
+}
+
+PROBE(net_dev_start_xmit, "net_dev_start_xmit")
+{
+	if (active && transmit_queue_count)
+		reaches_nic((struct sk_buff *)address_of(ctx[0]), (struct net_device *)address_of(ctx[1]));
 }
 
 /* Run manually to measure the cost that the kernel's run-time statistics add to each run. */

@@ -45,6 +45,31 @@ struct msghdr {
 	void *msg_control;
 };
 
+struct socket {
+	int type;
+};
+
+/* A queue of a tap, and of a macvtap. */
+struct tun_struct {
+	struct net_device *dev;
+};
+
+struct tun_file {
+	struct socket socket;
+	struct tun_struct *tun;
+	u16 queue_index;
+};
+
+struct tap_dev {
+	struct net_device *dev;
+};
+
+struct tap_queue {
+	struct socket sock;
+	struct tap_dev *tap;
+	u16 queue_index;
+};
+
 struct eventfd_ctx;
 
 struct vhost_vring_call {
@@ -120,7 +145,7 @@ struct packet {
 	u64 skb; /* 0: free */
 	u64 irq_ns, handler_ns, tap_ns;
 	u32 ifindex;
-	u16 queue, cpu;
+	u32 cpu;
 };
 
 struct {
@@ -314,6 +339,18 @@ static __always_inline struct packet *packet_of(u64 skb)
 	return packet && packet->skb == skb ? packet : 0;
 }
 
+/* The queue of a tap that has this socket. */
+static __always_inline struct tun_file *tun_file_of(u64 socket)
+{
+	return (struct tun_file *)(socket - bpf_core_field_offset(struct tun_file, socket));
+}
+
+/* The same of a macvtap. */
+static __always_inline struct tap_queue *tap_queue_of(u64 socket)
+{
+	return (struct tap_queue *)(socket - bpf_core_field_offset(struct tap_queue, sock));
+}
+
 static __always_inline struct queue *queue_of_socket(u64 socket)
 {
 	struct queue *queue = bpf_map_lookup_elem(&queues, &socket), *first;
@@ -346,7 +383,7 @@ static __always_inline void close_batch(struct queue *queue)
 }
 
 /* The worker takes a packet from the tap. */
-static __always_inline void take_packet(struct queue *queue, struct packet *packet)
+static __always_inline void take_packet(struct queue *queue, struct packet *packet, u32 number)
 {
 	struct cpu *cpu = this_cpu();
 	u32 index = queue->index, at;
@@ -355,7 +392,7 @@ static __always_inline void take_packet(struct queue *queue, struct packet *pack
 	close_batch(queue);
 	queue->taken++;
 	queue->ifindex = packet->ifindex;
-	queue->number = packet->queue;
+	queue->number = number;
 	if (!queue->worker)
 		queue->worker = number_in_namespace(bpf_get_current_task());
 	if (packet->handler_ns) {

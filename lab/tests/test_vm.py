@@ -14,7 +14,7 @@ from lab.fixtures import lab, representative, smoke
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
-from .vms import TAP, Ended, TinyVm, send, start_vm
+from .vms import TAP, Ended, TinyVm, Vcpu, send, start_vm
 
 VCPU_CPU, VHOST_CPU = 2, 1
 WAYS = ("halted", "polling", "running", "in_host")
@@ -49,7 +49,7 @@ class Trace:
 
 
 class Seen(NamedTuple):
-    """What nearpath and the guest say of the same packets."""
+    """What nearpath and the guest say of the same packets of one queue."""
 
     queue: dict[str, Any]
     guest: Ended
@@ -100,6 +100,14 @@ def assert_all_followed(seen: Seen, sent: int) -> None:
     assert sent <= seen.queue["taken"] <= sent + strays, (seen.queue, strays)
     assert seen.queue["interrupted"] == seen.queue["taken"]
     assert sum(spans[way]["count"] for way in WAYS if way in spans) == seen.queue["taken"]
+
+
+def assert_queue_followed(queue: dict[str, Any], guest: Vcpu) -> None:
+    """The queue's packets are those that its vCPU has taken."""
+    spans = {span["span"]: span for span in queue["spans"]}
+    numbered, strays = len(guest.numbered()), len(guest.notes) - len(guest.numbered())
+    assert spans["whole"]["count"] == queue["interrupted"] == queue["taken"], queue
+    assert numbered <= queue["taken"] <= numbered + strays, (queue, strays)
 
 
 @representative
@@ -160,3 +168,27 @@ def test_the_last_span_agrees_with_the_guests_own_clock(host: Host) -> None:
         # A bucket of the histogram is 4.4% wide, and nearpath's own program runs before the event: more than 10 µs,
         # where emulation takes milliseconds.
         assert abs(entry - told) < max(10_000, 0.15 * entry), (options, told, entry)
+
+
+@lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
+def test_each_queue_is_followed_to_its_vcpu(host: Host) -> None:
+    vm = start_vm(host, "-c", "2", "-c", "3", queues=2)
+    measuring = start_measuring(host, "measure", "vm")
+    # From many ports, so that both queues have some: the tap spreads connections by their addresses and ports.
+    send(host, 200, 50, ports=16)
+    wait_until_taken(host)
+    document = ended(measuring)
+    guest = vm.end()
+    (one,) = document["vms"]
+    assert len(guest.numbered()) == 200
+    assert [(queue["tap"], queue["queue"]) for queue in one["queues"]] == [(TAP, 0), (TAP, 1)]
+    for queue, vcpu in zip(one["queues"], guest.vcpus, strict=True):
+        number = queue["queue"]
+        assert len(vcpu.numbered()) >= 12, "packets of at least one of 16 ports"
+        assert_queue_followed(queue, vcpu)
+        assert queue["vcpus"] == [number]
+        assert queue["cpus"]["vcpu"] == {str(2 + number): queue["taken"]}
+    workers = [worker for queue in one["queues"] for worker in queue["workers"]]
+    threads = [thread for queue in one["queues"] for thread in queue["vcpu_threads"]]
+    assert len(set(workers)) == 2, "each queue has a vhost device of its own"
+    assert len(set(threads)) == 2, "and a vCPU"

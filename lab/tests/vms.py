@@ -1,7 +1,9 @@
-"""A virtual machine in a virtual host: `lab/vm/tinyvm.c`, on a tap in Open vSwitch, and packets to it from the peer."""
+"""A virtual machine in a virtual host: `lab/vm/tinyvm.c`, on a tap in Open vSwitch, or on a macvtap, and packets to it
+from the peer."""
 
 import json
 import os
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -17,15 +19,26 @@ MAC = "52:54:00:aa:00:01"
 ADDRESS = "10.9.0.50"
 PORT = 9000
 
-# Numbered datagrams at a rate: what the guest notes of each begins with its number.
+# Numbered datagrams at a rate, from several ports in turn: what the guest notes of each begins with its number. Prints
+# the number of different answers, which are waited for until none has come for 5 s.
 SENDER = f"""
-import socket, sys, time
-count, rate = int(sys.argv[1]), float(sys.argv[2])
-sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+import select, socket, sys, time
+count, rate, ports, answered = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "answered"
+senders = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(ports)]
+answers = set()
+def receive(seconds):
+    for sender in select.select(senders, [], [], seconds)[0]:
+        answers.add(sender.recv(100)[:8])
+        return True
 start = time.monotonic()
 for number in range(count):
     time.sleep(max(0, start + number / rate - time.monotonic()))
-    sender.sendto(b"%08d" % number + bytes(56), ("{ADDRESS}", {PORT}))
+    senders[number % ports].sendto(b"%08d" % number + bytes(56), ("{ADDRESS}", {PORT}))
+    while answered and receive(0):
+        pass
+while answered and len(answers) < count and receive(5):
+    pass
+print(len(answers))
 """
 
 
@@ -37,17 +50,41 @@ class Note(NamedTuple):
     number: int | None  # Of a datagram of `send`.
 
 
-class Ended(NamedTuple):
-    """What the guest counted until it was ended."""
+class Vcpu(NamedTuple):
+    """What the guest counted on a vCPU until it was ended."""
 
     irqs: int
     packets: int
     halts: int
+    sent: int  # Answers that it gave to vhost.
+    full: int  # Answers for which there was no room.
+    tx_kicks: int  # Of vhost, because of answers.
     notes: list[Note]
+    kick_notes: list[int]  # The TSC of each kick because of answers.
 
     def numbered(self) -> list[Note]:
         """The notes of the datagrams of `send`."""
         return [note for note in self.notes if note.number is not None]
+
+
+class Ended(NamedTuple):
+    """What the guest counted until it was ended."""
+
+    vcpus: list[Vcpu]
+
+    @property
+    def packets(self) -> int:
+        """Taken from the rings."""
+        return sum(vcpu.packets for vcpu in self.vcpus)
+
+    @property
+    def notes(self) -> list[Note]:
+        """Of all vCPUs."""
+        return [note for vcpu in self.vcpus for note in vcpu.notes]
+
+    def numbered(self) -> list[Note]:
+        """The notes of the datagrams of `send`."""
+        return [note for vcpu in self.vcpus for note in vcpu.numbered()]
 
 
 class TinyVm:
@@ -66,8 +103,13 @@ class TinyVm:
         self.host.check(["kill", str(self.pid)])
         self.job.wait()
         said: dict[str, Any] = json.loads(self.host.check(["tail", "-n", "1", self.printed]))
-        notes = [Note(note["tsc"], note["irq"], _number(note["payload"])) for note in said["notes"]]
-        return Ended(said["irqs"], said["packets"], said["halts"], notes)
+        return Ended([_vcpu(vcpu) for vcpu in said["vcpus"]])
+
+
+def _vcpu(said: dict[str, Any]) -> Vcpu:
+    notes = [Note(note["tsc"], note["irq"], _number(note["payload"])) for note in said["notes"]]
+    counts = [said[name] for name in ("irqs", "packets", "halts", "sent", "full", "tx_kicks")]
+    return Vcpu(*counts, notes, said["kick_notes"])
 
 
 def _number(payload: str) -> int | None:
@@ -75,35 +117,56 @@ def _number(payload: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def start_vm(host: Host, *options: str) -> TinyVm:
-    """Starts the virtual machine, and waits until its guest runs and packets to it have a way."""
+def start_vm(host: Host, *options: str, queues: int = 1) -> TinyVm:
+    """Starts the virtual machine on a tap, and waits until its guest runs and packets to it have a way."""
+    several = ["multi_queue"] if queues > 1 else []
     # tun first: vhost_net takes its symbols from it when it is loaded.
+    host.check("modprobe -a tun kvm_amd vhost_net")
+    if host.run(["ip", "link", "show", TAP]).status != 0:
+        host.check(["ip", "tuntap", "add", "dev", TAP, "mode", "tap", "vnet_hdr", *several])
+    host.check(f"ip link set {TAP} up && ovs-vsctl --may-exist add-port br0 {TAP}")
+    vm = _start(host, [*options, "-q", str(queues), TAP])
+    host.check(f"ovs-appctl fdb/add br0 {TAP} 0 {MAC}")
+    return vm
+
+
+def start_vm_on_macvtap(host: Host, nic: str, *options: str) -> TinyVm:
+    """Starts it on a macvtap of a NIC, which is taken out of the bridge."""
     host.check(
-        "modprobe -a tun kvm_amd vhost_net"
-        f" && {{ ip link show {TAP} >/dev/null 2>&1 || ip tuntap add dev {TAP} mode tap vnet_hdr; }}"
-        f" && ip link set {TAP} up && ovs-vsctl --may-exist add-port br0 {TAP}"
+        "modprobe -a tun macvtap kvm_amd vhost_net"
+        f" && ovs-vsctl --if-exists del-port br0 {nic} && ip link set {nic} up"
+        f" && ip link add link {nic} name {TAP} address {MAC} type macvtap mode bridge && ip link set {TAP} up"
     )
+    index = host.check(["cat", f"/sys/class/net/{TAP}/ifindex"]).strip()
+    wait_until(lambda: host.run(["test", "-c", f"/dev/tap{index}"]).status == 0, "the macvtap has a device")
+    return _start(host, [*options, f"/dev/tap{index}"])
+
+
+def _start(host: Host, words: list[str]) -> TinyVm:
     host.write("/tmp/tinyvm", _program())
     host.check("chmod +x /tmp/tinyvm && rm -f /tmp/tinyvm.printed")
     printed = "/tmp/tinyvm.printed"
-    words = " ".join(f"'{option}'" for option in options)
-    job = host.start(f"exec /tmp/tinyvm {words} {TAP} >{printed} 2>&1")
+    job = host.start(f"exec /tmp/tinyvm {shlex.join(words)} >{printed} 2>&1")
 
     def is_ready() -> bool:
         assert job.running(), host.run(["cat", printed])
         return host.run(["cat", printed]).out.startswith("ready")
 
     wait_until(is_ready, "the guest runs")
-    host.check(f"ovs-appctl fdb/add br0 {TAP} 0 {MAC}")
     neighbour = ["ip", "neighbour", "replace", ADDRESS, "lladdr", MAC, "dev", "tap0", "nud", "permanent"]
     assert host.peer.run(neighbour).status == 0
     return TinyVm(host, job, printed)
 
 
-def send(host: Host, count: int, rate: float) -> None:
-    """Sends datagrams to the guest, so many a second, and waits until they are sent."""
-    sent = host.peer.run(["python3", "-c", SENDER, str(count), str(rate)])
+def send(host: Host, count: int, rate: float, *, ports: int = 1, answered: bool = False) -> int:
+    """Sends datagrams to the guest, so many a second from so many ports, and waits until they are sent.
+
+    With `answered` it also waits for the answers, and returns their number.
+    """
+    options = [str(count), str(rate), str(ports), "answered" if answered else "-"]
+    sent = host.peer.run(["python3", "-c", SENDER, *options])
     assert sent.status == 0, sent
+    return int(sent.out)
 
 
 @cache

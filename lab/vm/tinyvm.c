@@ -4,16 +4,24 @@
  *
  *   tap -> vhost worker -> used ring -> eventfd -> irqfd -> LAPIC -> vCPU thread -> guest's handler
  *
- *   tinyvm [-c CPU] [-n NAME] [-p] TAP
+ * and, with -e, answers them:
  *
- * Its guest, some 150 bytes of assembler, halts. On each interrupt of its NIC it takes the packets from the used
- * ring, notes for each the TSC at the start of the handler, and gives the buffers back. The guest's TSC is the
- * host's (offset 0, since 5.16), so that the notes can be compared with a trace whose clock is x86-tsc. With -p it
- * never halts, so that an interrupt finds its vCPU running. -c pins the vCPU; -n names its thread, instead of QEMU's
- * "CPU 0/KVM".
+ *   guest's kick -> ioeventfd -> vhost worker -> tap
  *
- * Prints "ready" once the guest runs. Ends by SIGTERM or SIGINT, and then prints one line of JSON: what the guest
- * counted, and its notes of the last packets.
+ *   tinyvm [-c CPU]... [-e] [-n NAME] [-p] [-q N] TAP
+ *
+ * TAP is a tap, or the device of a macvtap (/dev/tap7). With -q it has N queues, each with a vCPU and a vhost device
+ * of its own. Each vCPU has the same guest, some 400 bytes of assembler, in memory of its own (BANK bytes), which its
+ * page tables map from 0 on.
+ *
+ * The guest halts. On each interrupt of its NIC it takes the packets from the used ring, notes for each the TSC at the
+ * start of the handler, and gives the buffers back. The guest's TSC is the host's (offset 0, since 5.16), so that the
+ * notes can be compared with a trace whose clock is x86-tsc. With -e it returns each UDP datagram to its sender, and
+ * notes the TSC of each kick of vhost. With -p it never halts, so that an interrupt finds its vCPU running. -c pins
+ * the next vCPU; -n names their threads, instead of QEMU's "CPU 0/KVM".
+ *
+ * Prints "ready" once the guest runs. Ends by SIGTERM or SIGINT, and then prints one line of JSON: for each vCPU what
+ * its guest counted, and its notes of the last packets and kicks.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -39,7 +47,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* The guest's memory, by guest-physical address. Used by the assembler below, too. */
+/* A vCPU's memory, by the guest's address, and by its place in the bank. Used by the assembler below, too. */
 #define STR_(x) #x
 #define STR(x) STR_(x)
 #define PML4 0x1000
@@ -55,20 +63,33 @@
 #define KICKS 0x9018    /* u64: times it has notified vhost */
 #define READY 0x9020    /* u64: 1 once it runs */
 #define LAST 0x9028     /* u16: index up to which it has taken packets */
+#define ECHOES 0x9030   /* u64: 1 if it answers */
+#define SENT 0x9038     /* u64: answers in the ring */
+#define FULL 0x9040     /* u64: answers that the ring had no room for */
+#define TX_KICKS 0x9048 /* u64: times it has notified vhost of them */
+#define KICKED 0x9050   /* u16: index of which it has notified vhost, or which vhost polls for */
 #define CODE 0x10000
 #define DESC 0x20000
 #define AVAIL 0x21000
 #define USED 0x22000
+#define TX_DESC 0x23000
+#define TX_AVAIL 0x24000
+#define TX_USED 0x25000
 #define SIZE 256        /* of the ring */
 #define NOTES 0x80000   /* NOTES_N notes of 32 bytes: tsc, interrupt, descriptor and length, start of the payload */
 #define NOTES_N 8192
+#define KICK_NOTES 0xc0000 /* NOTES_N TSCs */
 #define BUFFERS 0x200000
 #define BUFFER 2048
-#define MEMORY 0x400000
-#define PORT 0x5000     /* writing to it notifies vhost */
+#define TX_BUFFERS 0x300000
+#define BANK 0x400000
+#define PORT 0x5000     /* writing to it notifies vhost of buffers, to TX_PORT of answers; 4 more for each queue */
+#define TX_PORT 0x5002
+#define PORT_OF 0x9058  /* u16: the port of this vCPU's queue */
 #define VECTOR 0x41
 #define GSI 24
 #define PAYLOAD 54      /* virtio_net_hdr 12, Ethernet 14, IPv4 20, UDP 8 */
+#define QUEUES_MAX 8
 
 #define A(x) STR(x)
 __asm__(
@@ -101,20 +122,45 @@ __asm__(
     "  movzwl %bx, %eax\n shl $11, %eax\n mov " A(BUFFERS) "+" A(PAYLOAD) "(%rax), %rax\n"
     "  mov %rax, " A(NOTES) "+24(%r9)\n"
     "  incq " A(PACKETS) "\n"
-    "  inc %ecx\n mov %cx, " A(AVAIL) "+2\n"
+    "  testb $1, " A(ECHOES) "\n jz 5f\n call guest_answer\n"
+    "5: inc %ecx\n mov %cx, " A(AVAIL) "+2\n"
     "  inc %esi\n jmp 2b\n"
     "3: mov %si, " A(LAST) "\n mfence\n"
     "  testw $1, " A(USED) "\n jnz 4f\n"                 /* VRING_USED_F_NO_NOTIFY */
-    "  mov $" A(PORT) ", %edx\n xor %eax, %eax\n out %ax, %dx\n incq " A(KICKS) "\n"
-    "4: mov $0x80b, %ecx\n xor %eax, %eax\n xor %edx, %edx\n wrmsr\n" /* EOI */
+    "  movzwl " A(PORT_OF) ", %edx\n xor %eax, %eax\n out %ax, %dx\n incq " A(KICKS) "\n"
+    "4: movzwl " A(TX_AVAIL) "+2, %ecx\n cmpw %cx, " A(KICKED) "\n je 6f\n"
+    "  mov %cx, " A(KICKED) "\n"
+    "  testw $1, " A(TX_USED) "\n jnz 6f\n"
+    "  mov " A(TX_KICKS) ", %rdi\n and $(" A(NOTES_N) "-1), %edi\n incq " A(TX_KICKS) "\n"
+    "  rdtsc\n shl $32, %rdx\n or %rdx, %rax\n mov %rax, " A(KICK_NOTES) "(,%rdi,8)\n"
+    "  movzwl " A(PORT_OF) ", %edx\n add $2, %edx\n xor %eax, %eax\n out %ax, %dx\n"
+    "6: mov $0x80b, %ecx\n xor %eax, %eax\n xor %edx, %edx\n wrmsr\n" /* EOI */
     "  pop %r9\n pop %r8\n pop %rdi\n pop %rsi\n pop %rdx\n pop %rcx\n pop %rbx\n pop %rax\n iretq\n"
+    /* Returns the datagram in buffer %bx, with its length in the upper half of %rbx, to its sender. */
+    "guest_answer:\n"
+    "  push %rcx\n push %rsi\n"
+    "  movzwl %bx, %esi\n shl $11, %esi\n add $" A(BUFFERS) ", %esi\n"
+    "  cmpw $0x0008, 24(%rsi)\n jne 9f\n cmpb $17, 35(%rsi)\n jne 9f\n" /* IPv4, UDP */
+    "  movzwl " A(TX_AVAIL) "+2, %edx\n"
+    "  mov %edx, %eax\n sub " A(TX_USED) "+2, %ax\n cmp $" A(SIZE) ", %ax\n jae 8f\n"
+    "  movzbl %dl, %edi\n mov %edi, %eax\n shl $11, %edi\n add $" A(TX_BUFFERS) ", %edi\n"
+    "  mov %rbx, %rcx\n shr $32, %rcx\n shl $4, %eax\n mov %ecx, " A(TX_DESC) "+8(%rax)\n"
+    "  push %rdi\n rep movsb\n pop %rdi\n"
+    "  andb $1, (%rdi)\n movw $0, 10(%rdi)\n"                                     /* a checksum to complete: the same */
+    "  mov 12(%rdi), %eax\n mov 18(%rdi), %ecx\n mov %ecx, 12(%rdi)\n mov %eax, 18(%rdi)\n" /* Ethernet */
+    "  mov 16(%rdi), %ax\n mov 22(%rdi), %cx\n mov %cx, 16(%rdi)\n mov %ax, 22(%rdi)\n"
+    "  mov 38(%rdi), %eax\n mov 42(%rdi), %ecx\n mov %ecx, 38(%rdi)\n mov %eax, 42(%rdi)\n" /* IPv4 */
+    "  mov 46(%rdi), %ax\n mov 48(%rdi), %cx\n mov %cx, 46(%rdi)\n mov %ax, 48(%rdi)\n"     /* ports */
+    "  inc %edx\n mov %dx, " A(TX_AVAIL) "+2\n incq " A(SENT) "\n jmp 9f\n"
+    "8: incq " A(FULL) "\n"
+    "9: pop %rsi\n pop %rcx\n ret\n"
     "guest_spurious: iretq\n"
     "guest_end:\n .popsection\n");
 extern const uint8_t guest_start[], guest_poller[], guest_handler[], guest_spurious[], guest_end[];
 
-static uint8_t *memory;
-static int vcpu_fd, vcpu_cpu = -1;
-static const char *vcpu_name = "CPU 0/KVM";
+static uint8_t *memory; /* the banks */
+static int vm_fd, vcpu_fds[QUEUES_MAX], vcpu_cpus[QUEUES_MAX], queues = 1, echoes, polls;
+static const char *vcpu_name;
 static size_t run_size;
 
 static int must(int result, const char *what)
@@ -125,58 +171,58 @@ static int must(int result, const char *what)
 }
 #define DO(fd, request, argument) must(ioctl(fd, request, argument), #request)
 
-static uint64_t word(uint64_t at) { return *(volatile uint64_t *)(memory + at); }
+static uint8_t *bank(int vcpu) { return memory + (size_t)vcpu * BANK; }
+static uint64_t word(int vcpu, uint64_t at) { return *(volatile uint64_t *)(bank(vcpu) + at); }
 
-static void gate(int vector, const uint8_t *handler)
+static void gate(int vcpu, int vector, const uint8_t *handler)
 {
-    uint64_t to = CODE + (handler - guest_start), *entry = (uint64_t *)(memory + IDT + 16 * vector);
+    uint64_t to = CODE + (handler - guest_start), *entry = (uint64_t *)(bank(vcpu) + IDT + 16 * vector);
     entry[0] = (to & 0xffff) | 8 << 16 | 0x8e00ULL << 32 | (to >> 16 & 0xffff) << 48;
     entry[1] = to >> 32;
 }
 
-static void make_guest(void)
+static void make_guest(int vcpu)
 {
-    *(uint64_t *)(memory + PML4) = PDPT | 3;
-    *(uint64_t *)(memory + PDPT) = PD | 3;
-    for (uint64_t i = 0; i < 4; i++)
-        ((uint64_t *)(memory + PD))[i] = i << 21 | 0x83; /* 2 MiB each, as they are */
-    ((uint64_t *)(memory + GDT))[1] = 0x00af9b000000ffff;
-    ((uint64_t *)(memory + GDT))[2] = 0x00cf93000000ffff;
-    memcpy(memory + CODE, guest_start, guest_end - guest_start);
+    uint8_t *own = bank(vcpu);
+    uint64_t base = own - memory;
+    *(uint64_t *)(own + PML4) = (base + PDPT) | 3;
+    *(uint64_t *)(own + PDPT) = (base + PD) | 3;
+    for (uint64_t i = 0; i < BANK >> 21; i++)
+        ((uint64_t *)(own + PD))[i] = (base + (i << 21)) | 0x83; /* 2 MiB each */
+    ((uint64_t *)(own + GDT))[1] = 0x00af9b000000ffff;
+    ((uint64_t *)(own + GDT))[2] = 0x00cf93000000ffff;
+    memcpy(own + CODE, guest_start, guest_end - guest_start);
     for (int vector = 32; vector < 256; vector++)
-        gate(vector, guest_spurious);
-    gate(VECTOR, guest_handler);
+        gate(vcpu, vector, guest_spurious);
+    gate(vcpu, VECTOR, guest_handler);
+    *(uint64_t *)(own + ECHOES) = echoes;
+    *(uint16_t *)(own + PORT_OF) = PORT + 4 * vcpu;
 
-    struct vring_desc *desc = (void *)(memory + DESC);
-    struct vring_avail *avail = (void *)(memory + AVAIL);
+    struct vring_desc *desc = (void *)(own + DESC), *tx_desc = (void *)(own + TX_DESC);
+    struct vring_avail *avail = (void *)(own + AVAIL), *tx_avail = (void *)(own + TX_AVAIL);
     for (int i = 0; i < SIZE; i++) {
-        desc[i] = (struct vring_desc){BUFFERS + i * BUFFER, BUFFER, VRING_DESC_F_WRITE, 0};
-        avail->ring[i] = i;
+        desc[i] = (struct vring_desc){base + BUFFERS + i * BUFFER, BUFFER, VRING_DESC_F_WRITE, 0};
+        tx_desc[i] = (struct vring_desc){base + TX_BUFFERS + i * BUFFER, 0, 0, 0};
+        avail->ring[i] = tx_avail->ring[i] = i;
     }
     avail->idx = SIZE;
+    tx_avail->flags = VRING_AVAIL_F_NO_INTERRUPT;
 }
 
-static int make_vm(int polls)
+static void make_vcpu(int kvm, int number)
 {
-    int kvm = must(open("/dev/kvm", O_RDWR | O_CLOEXEC), "/dev/kvm");
-    int vm = DO(kvm, KVM_CREATE_VM, 0);
-    DO(vm, KVM_SET_TSS_ADDR, 0xfffbd000);
-    DO(vm, KVM_CREATE_IRQCHIP, 0);
-    struct kvm_userspace_memory_region region = {.memory_size = MEMORY, .userspace_addr = (uintptr_t)memory};
-    DO(vm, KVM_SET_USER_MEMORY_REGION, &region);
-    vcpu_fd = DO(vm, KVM_CREATE_VCPU, 0);
-    run_size = DO(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
-
+    int fd = vcpu_fds[number] = DO(vm_fd, KVM_CREATE_VCPU, (long)number);
     struct kvm_cpuid2 *cpuid = calloc(1, sizeof *cpuid + 256 * sizeof cpuid->entries[0]);
     cpuid->nent = 256;
     DO(kvm, KVM_GET_SUPPORTED_CPUID, cpuid);
     for (unsigned i = 0; i < cpuid->nent; i++)
         if (cpuid->entries[i].function == 1)
             cpuid->entries[i].ecx |= 1 << 21; /* x2APIC */
-    DO(vcpu_fd, KVM_SET_CPUID2, cpuid);
+    DO(fd, KVM_SET_CPUID2, cpuid);
+    free(cpuid);
 
     struct kvm_sregs s;
-    DO(vcpu_fd, KVM_GET_SREGS, &s);
+    DO(fd, KVM_GET_SREGS, &s);
     struct kvm_segment code = {.limit = ~0u, .selector = 8, .type = 11, .present = 1, .s = 1, .l = 1, .g = 1};
     struct kvm_segment data = {.limit = ~0u, .selector = 16, .type = 3, .present = 1, .s = 1, .db = 1, .g = 1};
     s.cs = code;
@@ -185,41 +231,94 @@ static int make_vm(int polls)
     s.gdt = (struct kvm_dtable){.base = GDT, .limit = 23};
     s.idt = (struct kvm_dtable){.base = IDT, .limit = 4095};
     s.cr0 = 0x80000033; /* PG, NE, ET, MP, PE */
-    s.cr3 = PML4;
+    s.cr3 = (uint64_t)number * BANK + PML4;
     s.cr4 = 0x620; /* PAE, OSFXSR, OSXMMEXCPT */
     s.efer = 0x500; /* LME, LMA */
-    s.apic_base = 0xfee00000 | 0x900 | 0x400; /* BSP, enabled, x2APIC */
-    DO(vcpu_fd, KVM_SET_SREGS, &s);
+    s.apic_base = 0xfee00000 | 0x800 | 0x400 | (number ? 0 : 0x100); /* enabled, x2APIC; the first: BSP */
+    DO(fd, KVM_SET_SREGS, &s);
     struct kvm_regs r = {.rflags = 2, .rsp = STACK, .rip = CODE + (polls ? guest_poller - guest_start : 0)};
-    DO(vcpu_fd, KVM_SET_REGS, &r);
+    DO(fd, KVM_SET_REGS, &r);
+    struct kvm_mp_state state = {KVM_MP_STATE_RUNNABLE};
+    DO(fd, KVM_SET_MP_STATE, &state);
 
     uint64_t offset = 0; /* the guest's TSC is the host's (5.16 and later) */
     struct kvm_device_attr tsc = {.group = KVM_VCPU_TSC_CTRL, .attr = KVM_VCPU_TSC_OFFSET, .addr = (uintptr_t)&offset};
-    if (ioctl(vcpu_fd, KVM_SET_DEVICE_ATTR, &tsc) < 0)
+    if (ioctl(fd, KVM_SET_DEVICE_ATTR, &tsc) < 0)
         warn("the guest's TSC has an offset");
-    return vm;
 }
 
-/* The NIC: its receive queue is vhost's, its interrupt an MSI behind an eventfd. */
-static void make_nic(int vm, const char *name)
+static void make_vm(void)
 {
-    int tap = must(open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC), "/dev/net/tun"), header = 12;
-    struct ifreq wanted = {.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR};
-    strncpy(wanted.ifr_name, name, IFNAMSIZ - 1);
-    DO(tap, TUNSETIFF, &wanted);
-    DO(tap, TUNSETVNETHDRSZ, &header);
-
-    int call = must(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
-    int kick = must(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
+    int kvm = must(open("/dev/kvm", O_RDWR | O_CLOEXEC), "/dev/kvm");
+    vm_fd = DO(kvm, KVM_CREATE_VM, 0);
+    DO(vm_fd, KVM_SET_TSS_ADDR, 0xfffbd000);
+    DO(vm_fd, KVM_CREATE_IRQCHIP, 0);
+    struct kvm_userspace_memory_region region = {.memory_size = (size_t)queues * BANK,
+                                                 .userspace_addr = (uintptr_t)memory};
+    DO(vm_fd, KVM_SET_USER_MEMORY_REGION, &region);
+    run_size = DO(kvm, KVM_GET_VCPU_MMAP_SIZE, 0);
     struct {
         struct kvm_irq_routing head;
-        struct kvm_irq_routing_entry entry;
-    } routing = {{.nr = 1}, {.gsi = GSI, .type = KVM_IRQ_ROUTING_MSI, .u.msi = {.address_lo = 0xfee00000, .data = VECTOR}}};
-    DO(vm, KVM_SET_GSI_ROUTING, &routing);
-    struct kvm_irqfd irqfd = {.fd = call, .gsi = GSI};
-    DO(vm, KVM_IRQFD, &irqfd);
-    struct kvm_ioeventfd ioeventfd = {.addr = PORT, .len = 2, .fd = kick, .flags = KVM_IOEVENTFD_FLAG_PIO};
-    DO(vm, KVM_IOEVENTFD, &ioeventfd);
+        struct kvm_irq_routing_entry entries[QUEUES_MAX];
+    } routing = {{.nr = queues}, {{0}}};
+    for (int i = 0; i < queues; i++) {
+        make_vcpu(kvm, i);
+        routing.entries[i] = (struct kvm_irq_routing_entry){
+            .gsi = GSI + i, .type = KVM_IRQ_ROUTING_MSI,
+            .u.msi = {.address_lo = 0xfee00000 | i << 12, .data = VECTOR}};
+    }
+    DO(vm_fd, KVM_SET_GSI_ROUTING, &routing);
+}
+
+/* A queue of the tap, or of the device of a macvtap. */
+static int open_tap(const char *name)
+{
+    int is_device = name[0] == '/', header = 12;
+    const char *path = is_device ? name : "/dev/net/tun";
+    int tap = must(open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC), path);
+    struct ifreq wanted = {.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | (queues > 1 ? IFF_MULTI_QUEUE : 0)};
+    if (!is_device)
+        strncpy(wanted.ifr_name, name, IFNAMSIZ - 1);
+    DO(tap, TUNSETIFF, &wanted);
+    DO(tap, TUNSETVNETHDRSZ, &header);
+    return tap;
+}
+
+/* An eventfd that writing to a port of the guest signals. */
+static int kick_of(int port)
+{
+    int kick = must(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
+    struct kvm_ioeventfd ioeventfd = {.addr = port, .len = 2, .fd = kick, .flags = KVM_IOEVENTFD_FLAG_PIO};
+    DO(vm_fd, KVM_IOEVENTFD, &ioeventfd);
+    return kick;
+}
+
+/* A ring of the vhost device: in the vCPU's bank, from `desc` on, each part on a page. */
+static void make_ring(int vhost, unsigned index, uint8_t *desc, int kick, int call, int tap)
+{
+    struct vhost_vring_state number = {.index = index, .num = SIZE}, base = {.index = index, .num = 0};
+    DO(vhost, VHOST_SET_VRING_NUM, &number);
+    DO(vhost, VHOST_SET_VRING_BASE, &base);
+    struct vhost_vring_addr address = {.index = index,
+                                       .desc_user_addr = (uintptr_t)desc,
+                                       .avail_user_addr = (uintptr_t)desc + AVAIL - DESC,
+                                       .used_user_addr = (uintptr_t)desc + USED - DESC};
+    DO(vhost, VHOST_SET_VRING_ADDR, &address);
+    struct vhost_vring_file file = {.index = index, .fd = kick};
+    DO(vhost, VHOST_SET_VRING_KICK, &file);
+    file.fd = call;
+    DO(vhost, VHOST_SET_VRING_CALL, &file);
+    file.fd = tap;
+    DO(vhost, VHOST_NET_SET_BACKEND, &file);
+}
+
+/* A queue of the NIC: its rings are vhost's, its interrupt an MSI behind an eventfd. */
+static void make_queue(int number, const char *name)
+{
+    int tap = open_tap(name);
+    int call = must(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
+    struct kvm_irqfd irqfd = {.fd = call, .gsi = GSI + number};
+    DO(vm_fd, KVM_IRQFD, &irqfd);
 
     int vhost = must(open("/dev/vhost-net", O_RDWR | O_CLOEXEC), "/dev/vhost-net");
     DO(vhost, VHOST_SET_OWNER, 0);
@@ -228,45 +327,36 @@ static void make_nic(int vm, const char *name)
     struct {
         struct vhost_memory head;
         struct vhost_memory_region region;
-    } table = {{.nregions = 1}, {.memory_size = MEMORY, .userspace_addr = (uintptr_t)memory}};
+    } table = {{.nregions = 1}, {.memory_size = (size_t)queues * BANK, .userspace_addr = (uintptr_t)memory}};
     DO(vhost, VHOST_SET_MEM_TABLE, &table);
-    struct vhost_vring_state number = {.index = 0, .num = SIZE}, base = {.index = 0, .num = 0};
-    DO(vhost, VHOST_SET_VRING_NUM, &number);
-    DO(vhost, VHOST_SET_VRING_BASE, &base);
-    struct vhost_vring_addr address = {.index = 0,
-                                       .desc_user_addr = (uintptr_t)memory + DESC,
-                                       .avail_user_addr = (uintptr_t)memory + AVAIL,
-                                       .used_user_addr = (uintptr_t)memory + USED};
-    DO(vhost, VHOST_SET_VRING_ADDR, &address);
-    struct vhost_vring_file file = {.index = 0, .fd = kick};
-    DO(vhost, VHOST_SET_VRING_KICK, &file);
-    file.fd = call;
-    DO(vhost, VHOST_SET_VRING_CALL, &file);
-    file.fd = tap;
-    DO(vhost, VHOST_NET_SET_BACKEND, &file);
+    make_ring(vhost, 0, bank(number) + DESC, kick_of(PORT + 4 * number), call, tap);
+    if (echoes)
+        make_ring(vhost, 1, bank(number) + TX_DESC, kick_of(TX_PORT + 4 * number), -1, tap);
 }
 
-static void *run_vcpu(void *nothing)
+static void *run_vcpu(void *argument)
 {
-    (void)nothing;
-    prctl(PR_SET_NAME, vcpu_name);
-    if (vcpu_cpu >= 0) {
+    int number = (intptr_t)argument, fd = vcpu_fds[number];
+    char name[16];
+    snprintf(name, sizeof name, "CPU %d/KVM", number);
+    prctl(PR_SET_NAME, vcpu_name ? vcpu_name : name);
+    if (vcpu_cpus[number] >= 0) {
         cpu_set_t set;
         CPU_ZERO(&set);
-        CPU_SET(vcpu_cpu, &set);
+        CPU_SET(vcpu_cpus[number], &set);
         must(sched_setaffinity(0, sizeof set, &set), "sched_setaffinity");
     }
-    struct kvm_run *run = mmap(NULL, run_size, PROT_READ | PROT_WRITE, MAP_SHARED, vcpu_fd, 0);
+    struct kvm_run *run = mmap(NULL, run_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (run == MAP_FAILED)
         err(1, "mmap of the vCPU");
     for (;;) {
-        if (ioctl(vcpu_fd, KVM_RUN, 0) < 0) {
+        if (ioctl(fd, KVM_RUN, 0) < 0) {
             if (errno == EINTR || errno == EAGAIN)
                 continue;
             err(1, "KVM_RUN");
         }
         struct kvm_regs r;
-        DO(vcpu_fd, KVM_GET_REGS, &r);
+        DO(fd, KVM_GET_REGS, &r);
         if (run->exit_reason == KVM_EXIT_IO) /* no ioeventfd for it */
             continue;
         errx(1, "the guest has left KVM: reason %u (%llx) at %llx", run->exit_reason,
@@ -276,15 +366,30 @@ static void *run_vcpu(void *nothing)
     return NULL;
 }
 
-static void report(void)
+static void report_vcpu(int vcpu)
 {
-    uint64_t packets = word(PACKETS);
-    printf("{\"irqs\":%lu,\"packets\":%lu,\"halts\":%lu,\"kicks\":%lu,\"notes\":[", word(IRQS), packets, word(HALTS),
-           word(KICKS));
+    uint64_t packets = word(vcpu, PACKETS), kicks = word(vcpu, TX_KICKS);
+    printf("{\"irqs\":%lu,\"packets\":%lu,\"halts\":%lu,\"kicks\":%lu,\"sent\":%lu,\"full\":%lu,\"tx_kicks\":%lu,"
+           "\"notes\":[", word(vcpu, IRQS), packets, word(vcpu, HALTS), word(vcpu, KICKS), word(vcpu, SENT),
+           word(vcpu, FULL), kicks);
     for (uint64_t first = packets > NOTES_N ? packets - NOTES_N : 0, i = first; i < packets; i++) {
         uint64_t at = NOTES + 32 * (i % NOTES_N);
-        printf("%s{\"tsc\":%lu,\"irq\":%lu,\"length\":%lu,\"payload\":\"%016lx\"}", i == first ? "" : ",", word(at),
-               word(at + 8), word(at + 16) >> 32, word(at + 24));
+        printf("%s{\"tsc\":%lu,\"irq\":%lu,\"length\":%lu,\"payload\":\"%016lx\"}", i == first ? "" : ",",
+               word(vcpu, at), word(vcpu, at + 8), word(vcpu, at + 16) >> 32, word(vcpu, at + 24));
+    }
+    printf("],\"kick_notes\":[");
+    for (uint64_t first = kicks > NOTES_N ? kicks - NOTES_N : 0, i = first; i < kicks; i++)
+        printf("%s%lu", i == first ? "" : ",", word(vcpu, KICK_NOTES + 8 * (i % NOTES_N)));
+    printf("]}");
+}
+
+static void report(void)
+{
+    printf("{\"vcpus\":[");
+    for (int i = 0; i < queues; i++) {
+        if (i)
+            printf(",");
+        report_vcpu(i);
     }
     printf("]}\n");
     fflush(stdout);
@@ -292,30 +397,37 @@ static void report(void)
 
 int main(int argc, char **argv)
 {
-    int option, polls = 0;
-    while ((option = getopt(argc, argv, "c:n:p")) != -1) {
-        if (option == 'c') vcpu_cpu = atoi(optarg);
+    int option, pinned = 0;
+    memset(vcpu_cpus, 0xff, sizeof vcpu_cpus);
+    while ((option = getopt(argc, argv, "c:en:pq:")) != -1) {
+        if (option == 'c' && pinned < QUEUES_MAX) vcpu_cpus[pinned++] = atoi(optarg);
+        else if (option == 'e') echoes = 1;
         else if (option == 'n') vcpu_name = optarg;
         else if (option == 'p') polls = 1;
+        else if (option == 'q') queues = atoi(optarg);
         else return 2;
     }
-    if (optind + 1 != argc)
-        errx(2, "usage: tinyvm [-c CPU] [-n NAME] [-p] TAP");
-    memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (optind + 1 != argc || queues < 1 || queues > QUEUES_MAX)
+        errx(2, "usage: tinyvm [-c CPU]... [-e] [-n NAME] [-p] [-q N] TAP");
+    memory = mmap(NULL, (size_t)queues * BANK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED)
         err(1, "mmap");
     sigset_t signals; /* blocked in all threads: KVM_RUN is ended by the end of the process */
     sigfillset(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    make_guest();
-    int vm = make_vm(polls);
-    make_nic(vm, argv[optind]);
+    for (int i = 0; i < queues; i++)
+        make_guest(i);
+    make_vm();
+    for (int i = 0; i < queues; i++)
+        make_queue(i, argv[optind]);
 
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run_vcpu, NULL))
-        errx(1, "pthread_create");
-    while (!word(READY)) /* the guest cannot wake us up */
-        usleep(1000);
+    for (int i = 0; i < queues; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, run_vcpu, (void *)(intptr_t)i))
+            errx(1, "pthread_create");
+        while (!word(i, READY)) /* the guest cannot wake us up */
+            usleep(1000);
+    }
     printf("ready\n");
     fflush(stdout);
     sigemptyset(&signals);

@@ -6,10 +6,14 @@ use crate::memory::NotAvailable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+mod transmit;
+
+pub use transmit::{VmTransmit, VmTransmitCpus, VmTransmitSpanKind};
+
 /// Version of [`VmMeasurement`].
 pub const VM_MEASUREMENT_SCHEMA: u32 = 1;
 
-/// Packets from the host's NIC into virtual machines.
+/// Packets from the host's NIC into virtual machines, and back.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VmMeasurement {
     /// The version of this document.
@@ -103,6 +107,9 @@ pub struct VmQueue {
     pub spans: Vec<VmSpan>,
     /// Packets by CPU, at the ends of the spans.
     pub cpus: VmCpus,
+    /// The transmit direction; `None` if nothing was sent, or it is not observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transmit: Option<VmTransmit>,
 }
 
 impl VmQueue {
@@ -147,6 +154,11 @@ impl VmQueue {
             })
             .collect();
         self.cpus.add(&other.cpus);
+        match (&mut self.transmit, &other.transmit) {
+            (Some(all), Some(more)) => all.add(more),
+            (all @ None, more) => all.clone_from(more),
+            (Some(_), None) => {}
+        }
     }
 }
 
@@ -168,11 +180,15 @@ impl VmCpus {
             (&mut self.vhost, &other.vhost),
             (&mut self.vcpu, &other.vcpu),
         ] {
-            for (cpu, packets) in more {
-                let sum = all.entry(*cpu).or_default();
-                *sum = sum.saturating_add(*packets);
-            }
+            add_by_cpu(all, more);
         }
+    }
+}
+
+fn add_by_cpu(all: &mut BTreeMap<u32, u64>, more: &BTreeMap<u32, u64>) {
+    for (cpu, packets) in more {
+        let sum = all.entry(*cpu).or_default();
+        *sum = sum.saturating_add(*packets);
     }
 }
 
@@ -222,9 +238,9 @@ impl VmSpanKind {
 
 /// The times of a span.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VmSpan {
+pub struct VmSpan<K = VmSpanKind> {
     /// Which.
-    pub span: VmSpanKind,
+    pub span: K,
     /// Packets; exact.
     pub count: u64,
     /// Median; `None` if there are too few samples, like all percentiles.
@@ -237,9 +253,9 @@ pub struct VmSpan {
     pub buckets: Vec<(u64, u64)>,
 }
 
-impl VmSpan {
+impl<K> VmSpan<K> {
     /// From `(bucket, count)`, ascending; `None` without a packet.
-    pub fn new(span: VmSpanKind, filled: &[(usize, u64)], max_ns: u64) -> Option<Self> {
+    pub fn new(span: K, filled: &[(usize, u64)], max_ns: u64) -> Option<Self> {
         let count = filled.iter().fold(0u64, |sum, (_, n)| sum.saturating_add(*n));
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // A bucket is wide: what is interpolated in it may exceed the longest.
@@ -257,7 +273,10 @@ impl VmSpan {
     }
 
     /// Several spans as one; `None` without a packet.
-    pub fn sum<'a>(span: VmSpanKind, spans: impl Iterator<Item = &'a Self>) -> Option<Self> {
+    pub fn sum<'a>(span: K, spans: impl Iterator<Item = &'a Self>) -> Option<Self>
+    where
+        K: 'a,
+    {
         let mut all: BTreeMap<usize, u64> = BTreeMap::new();
         let mut longest = 0;
         for one in spans {

@@ -5,7 +5,10 @@ mod golden_files;
 use golden_files::{golden, golden_json};
 use nearpath_model::histogram::bucket;
 use nearpath_model::memory::{NotAvailable, UsedDevice};
-use nearpath_model::vm::{MeasuredVm, VmCpus, VmMeasurement, VmQueue, VmSpan, VmSpanKind};
+use nearpath_model::vm::{
+    MeasuredVm, VmCpus, VmMeasurement, VmQueue, VmSpan, VmSpanKind, VmTransmit, VmTransmitCpus,
+    VmTransmitSpanKind,
+};
 use nearpath_model::{CpuId, CpuSet, NodeId, TapKind, Unknown, Vcpu, Vm, VmTap, VmThread, Vms};
 use nearpath_views::text;
 use std::collections::BTreeMap;
@@ -67,7 +70,7 @@ fn virtual_machines() {
     golden("vms-none.txt", &text::vms(&Vms::default()));
 }
 
-fn span(kind: VmSpanKind, times: &[u64]) -> VmSpan {
+fn span<K>(kind: K, times: &[u64]) -> VmSpan<K> {
     let mut filled: BTreeMap<usize, u64> = BTreeMap::new();
     times.iter().for_each(|ns| *filled.entry(bucket(*ns)).or_default() += 1);
     let filled: Vec<_> = filled.into_iter().collect();
@@ -129,4 +132,47 @@ fn packets_into_virtual_machines() {
     measured.keep("web1");
     measured.merge_queues();
     golden("vm-per-vm.txt", &text::vm(&measured));
+}
+
+fn transmit() -> VmTransmit {
+    let times: Vec<u64> = (1..=150).map(|n| n * 200).collect();
+    VmTransmit {
+        workers: vec![4722],
+        kicks: 140,
+        sent: 160,
+        batches: 145,
+        kicked: 150,
+        reached_nic: 150,
+        collided: 2,
+        spans: VmTransmitSpanKind::ALL.into_iter().map(|kind| span(kind, &times)).collect(),
+        cpus: VmTransmitCpus {
+            kick: BTreeMap::from([(3, 140)]),
+            vhost: BTreeMap::from([(1, 150), (2, 10)]),
+            nic: BTreeMap::from([(1, 140), (2, 10)]),
+        },
+    }
+}
+
+#[test]
+fn packets_from_virtual_machines() {
+    let both = VmQueue { transmit: Some(transmit()), ..queue(0) };
+    // Nothing was received.
+    let only = VmQueue {
+        tap: "vnet0".to_owned(),
+        queue: Some(1),
+        transmit: Some(transmit()),
+        ..VmQueue::default()
+    };
+    let name = Some("web1".to_owned());
+    let vm = MeasuredVm { pid: Some(4711), name, comm: None, queues: vec![both, only] };
+    let mut measured =
+        VmMeasurement { duration_s: 10.0, vms: vec![vm], ..VmMeasurement::default() };
+    golden("vm-transmit.txt", &text::vm(&measured));
+    golden_json("vm-transmit.json", &measured);
+    measured.merge_queues();
+    let [queue] = measured.vms[0].queues.as_slice() else { panic!("{measured:?}") };
+    let sum = queue.transmit.as_ref().unwrap();
+    assert_eq!((sum.sent, sum.kicks, sum.reached_nic, sum.workers.len()), (320, 280, 300, 1));
+    assert_eq!(sum.span(VmTransmitSpanKind::Whole).unwrap().count, 300);
+    assert_eq!(sum.cpus.kick, BTreeMap::from([(3, 280)]));
 }

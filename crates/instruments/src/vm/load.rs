@@ -3,8 +3,9 @@
 use crate::InstrumentError;
 use crate::kernel::{
     AttachMode, Attached, Kernel, Mapped, Probe, attach, choose, entry, helper_probe, in_best_mode,
-    load_only, of, open, probe, refused, word_of, words_of,
+    load_only, of, open, pointed_to, probe, refused, word_of, words_of,
 };
+use libbpf_rs::MapCore;
 use libbpf_rs::skel::{OpenSkel, Skel};
 use nearpath_model::histogram::cells;
 use nearpath_model::memory::NotAvailable;
@@ -21,6 +22,12 @@ pub use skeleton::{VmSkel, types};
 
 /// All probes, those of the end of the path first: a packet that is seen at one is seen at those that follow.
 pub const PROBES: &[Probe] = &[
+    probe("net_dev_start_xmit", "net_dev_start_xmit", "xmit_one", &[]),
+    probe("netif_receive_skb", "netif_receive_skb", "__netif_receive_skb_core", &[]),
+    helper_probe(&[of("tun", entry("tun_sendmsg"))], "tun_sendmsg"),
+    helper_probe(&[of("tap", entry("tap_sendmsg"))], "tap_sendmsg"),
+    helper_probe(&[of("vhost_net", entry("handle_tx_kick"))], "handle_tx_kick"),
+    helper_probe(&[of("vhost", entry("vhost_poll_wakeup"))], "vhost_poll_wakeup"),
     helper_probe(&[of("kvm_amd", entry("svm_vcpu_run"))], "svm_vcpu_run"),
     helper_probe(&[of("kvm_intel", entry("vmx_vcpu_run"))], "vmx_vcpu_run"),
     helper_probe(&[of("kvm", entry("__apic_accept_irq"))], "accept_irq"),
@@ -28,8 +35,10 @@ pub const PROBES: &[Probe] = &[
     helper_probe(&[entry("eventfd_signal")], "eventfd_signal"),
     helper_probe(&[of("vhost", entry("vhost_add_used_and_signal_n"))], "add_used"),
     helper_probe(&[of("tun", entry("tun_recvmsg"))], "tun_recvmsg"),
+    helper_probe(&[of("tap", entry("tap_recvmsg"))], "tap_recvmsg"),
     helper_probe(&[of("vhost_net", entry("handle_rx"))], "handle_rx"),
     helper_probe(&[of("tun", entry("tun_net_xmit"))], "tun_net_xmit"),
+    helper_probe(&[of("tap", pointed_to(entry("tap_handle_frame")))], "tap_handle_frame"),
     probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
     probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &[]),
     probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
@@ -39,8 +48,8 @@ pub const PROBES: &[Probe] = &[
 
 /// Programs of which one of each line is needed.
 const NEEDED: &[&[&str]] = &[
-    &["tun_net_xmit"],
-    &["tun_recvmsg"],
+    &["tun_net_xmit", "tap_handle_frame"],
+    &["tun_recvmsg", "tap_recvmsg"],
     &["add_used"],
     &["eventfd_signal_mask", "eventfd_signal"],
     &["accept_irq"],
@@ -54,8 +63,17 @@ const OTHERS: &[(&[&str], &str)] = &[
     (&["softirq_entry", "softirq_exit"], "(a) and (b), up to the tap"),
 ];
 
+/// Programs of the transmit direction, with what is not known without one of each line.
+const TRANSMIT: &[(&[&str], &str)] = &[
+    (&["vhost_poll_wakeup"], "kicks of guests that transmit"),
+    (&["handle_tx_kick"], "runs of vhost workers that transmit"),
+    (&["tun_sendmsg", "tap_sendmsg"], "packets that guests transmit"),
+    (&["netif_receive_skb"], "packets from taps to NICs"),
+    (&["net_dev_start_xmit"], "packets from taps and macvtaps to NICs"),
+];
+
 /// The kernel's modules whose structures are read.
-const MODULES: [&str; 3] = ["kvm", "vhost", "tun"];
+const MODULES: [&str; 4] = ["kvm", "vhost", "tun", "tap"];
 
 /// The loaded programs; dropping it detaches and frees everything.
 pub struct Loaded {
@@ -68,17 +86,21 @@ pub struct Loaded {
     pub histograms: Mapped,
     /// Packets by queue, point and CPU.
     pub seen_on: Mapped,
+    /// The same of the transmit direction.
+    pub transmit_histograms: Mapped,
+    /// Packets transmitted by queue, point and CPU.
+    pub transmitted_on: Mapped,
     /// CPUs of the host.
     pub cpus: usize,
     /// What is not observed.
     pub missing: Vec<NotAvailable>,
 }
 
-/// Loads and attaches.
+/// Loads and attaches; the programs of the transmit direction if `transmit` is set.
 ///
 /// # Errors
 /// A missing privilege, or the kernel lacks or refuses something without which packets cannot be followed.
-pub fn load(kernel: &Kernel, cpus: usize) -> Result<Loaded, InstrumentError> {
+pub fn load(kernel: &Kernel, cpus: usize, transmit: bool) -> Result<Loaded, InstrumentError> {
     if let Some(module) = without_types() {
         let reason = format!(
             "this kernel has no types of its module {module} (/sys/kernel/btf/{module}; Linux 5.11 \
@@ -86,7 +108,7 @@ pub fn load(kernel: &Kernel, cpus: usize) -> Result<Loaded, InstrumentError> {
         );
         return Err(InstrumentError::Unsupported(reason));
     }
-    in_best_mode(kernel, |mode| load_within(kernel, mode, cpus)).map(|(loaded, _)| loaded)
+    in_best_mode(kernel, |mode| load_within(kernel, mode, cpus, transmit)).map(|(loaded, _)| loaded)
 }
 
 /// A module that is loaded, and whose types are unknown.
@@ -97,9 +119,15 @@ fn without_types() -> Option<&'static str> {
     MODULES.into_iter().find(|name| is_module(name) && !has_types(name))
 }
 
-fn load_within(kernel: &Kernel, mode: AttachMode, cpus: usize) -> Result<Loaded, InstrumentError> {
+fn load_within(
+    kernel: &Kernel,
+    mode: AttachMode,
+    cpus: usize,
+    transmit: bool,
+) -> Result<Loaded, InstrumentError> {
     let mut open = open::<VmSkelBuilder>(kernel)?;
-    let (chosen, skipped) = choose(kernel, mode, |_| true);
+    let of_transmit = |probe: &Probe| TRANSMIT.iter().any(|(of, _)| of.contains(&probe.program));
+    let (chosen, skipped) = choose(kernel, mode, |probe| transmit || !of_transmit(probe));
     let has = |program: &&str| chosen.iter().any(|(probe, _)| probe.program == *program);
     if let Some(missing) = NEEDED.iter().find(|programs| !programs.iter().any(has)) {
         return Err(InstrumentError::Unsupported(why(missing, &skipped)));
@@ -107,12 +135,10 @@ fn load_within(kernel: &Kernel, mode: AttachMode, cpus: usize) -> Result<Loaded,
     load_only(open.open_object_mut(), &chosen);
     set_up(&mut open, cpus)?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
-    let histograms = Mapped::new(&skeleton.maps.histograms)?;
+    let histograms = empty_histograms(&skeleton.maps.histograms)?;
+    let transmit_histograms = empty_histograms(&skeleton.maps.transmit_histograms)?;
     let seen_on = Mapped::new(&skeleton.maps.seen_on)?;
-    let each = words_of::<types::histogram>();
-    for histogram in 0..histograms.len() / each {
-        histograms.set(histogram * each + word_of!(types::histogram, min_ns), u64::MAX);
-    }
+    let transmitted_on = Mapped::new(&skeleton.maps.transmitted_on)?;
     let attached = attach(skeleton.object(), chosen)?;
     let refused = attached.refused.iter().chain(&skipped).cloned().collect::<Vec<_>>();
     let is_attached =
@@ -121,13 +147,35 @@ fn load_within(kernel: &Kernel, mode: AttachMode, cpus: usize) -> Result<Loaded,
         return Err(InstrumentError::Unsupported(why(missing, &refused)));
     }
     let lacking = OTHERS.iter().filter(|(programs, _)| !programs.iter().all(is_attached));
+    let lacking_to_transmit =
+        TRANSMIT.iter().filter(|(programs, _)| transmit && !programs.iter().any(is_attached));
     let missing = lacking
+        .chain(lacking_to_transmit)
         .map(|(programs, what)| {
             let lacking: Vec<&str> = programs.iter().filter(|p| !is_attached(p)).copied().collect();
             NotAvailable { what: (*what).to_owned(), reason: why(&lacking, &refused) }
         })
         .collect();
-    Ok(Loaded { attached, skeleton, histograms, seen_on, cpus, missing })
+    Ok(Loaded {
+        attached,
+        skeleton,
+        histograms,
+        seen_on,
+        transmit_histograms,
+        transmitted_on,
+        cpus,
+        missing,
+    })
+}
+
+/// Histograms without a time yet.
+fn empty_histograms(map: &impl MapCore) -> Result<Mapped, InstrumentError> {
+    let histograms = Mapped::new(map)?;
+    let each = words_of::<types::histogram>();
+    for histogram in 0..histograms.len() / each {
+        histograms.set(histogram * each + word_of!(types::histogram, min_ns), u64::MAX);
+    }
+    Ok(histograms)
 }
 
 /// Why none of these programs is attached.
@@ -147,12 +195,17 @@ fn set_up(open: &mut OpenVmSkel<'_>, cpus: usize) -> Result<(), InstrumentError>
     let sizing = |e| refused("sizing the BPF maps", &e);
     open.maps.cpus.set_max_entries(count).map_err(sizing)?;
     let points = open.maps.queues.max_entries().saturating_mul(POINTS as u32);
-    open.maps.seen_on.set_max_entries(points.saturating_mul(count)).map_err(sizing)
+    open.maps.seen_on.set_max_entries(points.saturating_mul(count)).map_err(sizing)?;
+    let points = open.maps.transmit_queues.max_entries().saturating_mul(TRANSMIT_POINTS as u32);
+    open.maps.transmitted_on.set_max_entries(points.saturating_mul(count)).map_err(sizing)
 }
 
 /// `enum point`, and `enum span` of `bpf/vm_queues.h`.
 pub const POINTS: usize = 3;
 pub const SPANS: usize = 9;
+/// `enum transmit_point`, and `enum transmit_span` of `bpf/vm_transmit.h`.
+pub const TRANSMIT_POINTS: usize = 3;
+pub const TRANSMIT_SPANS: usize = 4;
 
 impl Loaded {
     /// Starts or stops counting.
@@ -182,7 +235,8 @@ mod tests {
             };
             assert!(source.contains(&line), "{line}");
         }
-        let named = NEEDED.iter().copied().chain(OTHERS.iter().map(|(programs, _)| *programs));
+        let others = OTHERS.iter().chain(TRANSMIT).map(|(programs, _)| *programs);
+        let named = NEEDED.iter().copied().chain(others);
         for program in named.flatten() {
             assert!(PROBES.iter().any(|probe| probe.program == *program), "{program}");
         }
@@ -190,12 +244,18 @@ mod tests {
 
     #[test]
     fn spans_and_points_are_those_of_the_programs() {
-        let source = include_str!("../../../../bpf/vm_queues.h");
+        let sources = [
+            include_str!("../../../../bpf/vm_queues.h"),
+            include_str!("../../../../bpf/vm_transmit.h"),
+        ];
         let of = |name: &str| {
-            let (_, rest) = source.split_once(&format!("enum {name} {{")).unwrap();
+            let start = format!("enum {name} {{");
+            let (_, rest) = sources.iter().find_map(|source| source.split_once(&start)).unwrap();
             let (body, _) = rest.split_once("};").unwrap();
             body.lines().filter(|line| line.starts_with('\t')).count() - 1
         };
         assert_eq!((of("span"), of("point")), (SPANS, POINTS));
+        let transmit = (of("transmit_span"), of("transmit_point"));
+        assert_eq!(transmit, (TRANSMIT_SPANS, TRANSMIT_POINTS));
     }
 }

@@ -3,6 +3,7 @@
 
 mod load;
 mod reading;
+mod transmit;
 
 use crate::kernel::{Kernel, Meter};
 use crate::{Instrument, InstrumentError};
@@ -21,6 +22,8 @@ pub struct VmPackets<'a> {
     /// Names of interfaces by index.
     taps: BTreeMap<u32, String>,
     cpus: usize,
+    /// Whether the transmit direction is measured.
+    transmit: bool,
     btf_file: Option<PathBuf>,
     session: Option<Session>,
     /// The previous session, whose programs are still attached.
@@ -40,7 +43,15 @@ impl<'a> VmPackets<'a> {
     pub fn new(root: &'a Root, host: &Host, btf_file: Option<PathBuf>) -> Self {
         let taps = host.nics.iter().map(|nic| (nic.ifindex.0, nic.name.clone())).collect();
         let highest = host.topology.possible.iter().last().map_or(0, |cpu| cpu.0 as usize);
-        Self { root, taps, cpus: highest + 1, btf_file, session: None, ended: None }
+        let cpus = highest + 1;
+        Self { root, taps, cpus, transmit: false, btf_file, session: None, ended: None }
+    }
+
+    /// Measures the transmit direction as well: it costs two more programs for each packet of the host.
+    #[must_use]
+    pub fn with_transmit(mut self, transmit: bool) -> Self {
+        self.transmit = transmit;
+        self
     }
 
     fn measurement(&self, session: &Session) -> VmMeasurement {
@@ -84,7 +95,7 @@ impl Instrument for VmPackets<'_> {
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
         let kernel = Kernel::to_load_into(PROBES, self.btf_file.as_deref())?;
-        let mut loaded = load::load(&kernel, self.cpus)?;
+        let mut loaded = load::load(&kernel, self.cpus, self.transmit)?;
         let meter = Meter::new(loaded.skeleton.object());
         let vms = vms::read(self.root).vms;
         loaded.set_active(true);

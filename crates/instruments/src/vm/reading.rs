@@ -1,7 +1,8 @@
 //! Reads the maps of the instrument: queues with their times and CPUs, and joins them to the host's virtual machines.
 
 use super::load::{Loaded, POINTS, SPANS, types};
-use crate::kernel::{word_of, words_of};
+use super::transmit;
+use crate::kernel::{Mapped, word_of, words_of};
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_model::histogram::BUCKETS;
 use nearpath_model::vm::{MeasuredVm, VmCpus, VmQueue, VmSpan, VmSpanKind};
@@ -27,6 +28,21 @@ struct Found {
     queue: VmQueue,
     worker: u32,
     pid: u32,
+}
+
+/// The fields of a value of a map.
+pub struct Fields<'a>(pub &'a [u8]);
+
+impl Fields<'_> {
+    /// The word at this offset.
+    pub fn word(&self, at: usize) -> Option<u32> {
+        Some(u32::from_ne_bytes(self.0.get(at..at + 4)?.try_into().ok()?))
+    }
+
+    /// The number at this offset.
+    pub fn number(&self, at: usize) -> Option<u64> {
+        Some(u64::from_ne_bytes(self.0.get(at..at + 8)?.try_into().ok()?))
+    }
 }
 
 /// The queues that packets came through, by virtual machine. `taps` has names by index.
@@ -55,27 +71,47 @@ fn is_of(vm: &Vm, found: &Found) -> bool {
     if found.pid != 0 { vm.pid == found.pid } else { vm.vhost_workers.iter().any(is_worker) }
 }
 
+/// The queues by their sockets: those that packets were taken from, and those that the guest transmits by.
 fn queues(loaded: &Loaded, taps: &BTreeMap<u32, String>) -> Vec<Found> {
     let map = &loaded.skeleton.maps.queues;
     let read = |key: Vec<u8>| {
         let value = map.lookup(&key, MapFlags::ANY).ok()??;
-        queue(loaded, &value, taps)
+        Some((key, queue(loaded, &Fields(&value), taps)?))
     };
-    map.keys().filter_map(read).filter(|found| found.queue.taken > 0).collect()
+    let received = map.keys().filter_map(read).filter(|(_, found)| found.queue.taken > 0);
+    let mut queues: BTreeMap<Vec<u8>, Found> = received.collect();
+    for (socket, sent) in transmit::queues(loaded) {
+        let found = queues.entry(socket).or_insert_with(|| Found {
+            queue: VmQueue {
+                tap: name_of(taps, sent.ifindex),
+                queue: Some(sent.number),
+                ..VmQueue::default()
+            },
+            worker: sent.worker,
+            pid: sent.pid,
+        });
+        if found.pid == 0 {
+            found.pid = sent.pid;
+        }
+        found.queue.transmit = Some(sent.transmit);
+    }
+    queues.into_values().collect()
 }
 
-fn queue(loaded: &Loaded, value: &[u8], taps: &BTreeMap<u32, String>) -> Option<Found> {
+fn name_of(taps: &BTreeMap<u32, String>, ifindex: u32) -> String {
+    taps.get(&ifindex).cloned().unwrap_or_else(|| format!("if{ifindex}"))
+}
+
+fn queue(loaded: &Loaded, value: &Fields<'_>, taps: &BTreeMap<u32, String>) -> Option<Found> {
     macro_rules! word {
-        ($field:ident) => {{
-            let at = offset_of!(types::queue, $field);
-            u32::from_ne_bytes(value.get(at..at + 4)?.try_into().ok()?)
-        }};
+        ($field:ident) => {
+            value.word(offset_of!(types::queue, $field))?
+        };
     }
     macro_rules! number {
-        ($field:ident) => {{
-            let at = offset_of!(types::queue, $field);
-            u64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?)
-        }};
+        ($field:ident) => {
+            value.number(offset_of!(types::queue, $field))?
+        };
     }
     let (index, ifindex, worker) = (word!(index), word!(ifindex), word!(worker));
     let (pid, tid) = owner(loaded, index).unwrap_or_default();
@@ -84,7 +120,7 @@ fn queue(loaded: &Loaded, value: &[u8], taps: &BTreeMap<u32, String>) -> Option<
     let open = if number!(signalled_ns) == 0 { u64::from(word!(used)) } else { 0 };
     let interrupts = number!(batches);
     let queue = VmQueue {
-        tap: taps.get(&ifindex).cloned().unwrap_or_else(|| format!("if{ifindex}")),
+        tap: name_of(taps, ifindex),
         queue: Some(word!(number)),
         workers: Some(worker).filter(|worker| *worker != 0).into_iter().collect(),
         vcpus: Some(word!(vcpu)).filter(|_| interrupts > 0).into_iter().collect(),
@@ -99,6 +135,7 @@ fn queue(loaded: &Loaded, value: &[u8], taps: &BTreeMap<u32, String>) -> Option<
         lost: number!(lost),
         spans: spans(loaded, number),
         cpus: cpus(loaded, number),
+        transmit: None,
     };
     Some(Found { queue, worker, pid })
 }
@@ -111,16 +148,7 @@ fn owner(loaded: &Loaded, index: u32) -> Option<(u32, u32)> {
 }
 
 fn spans(loaded: &Loaded, queue: usize) -> Vec<VmSpan> {
-    let each = words_of::<types::histogram>();
-    let read = |(at, kind): (usize, VmSpanKind)| {
-        let first = (queue * SPANS + at) * each;
-        let word = |word: usize| loaded.histograms.get(first + word);
-        let filled: Vec<(usize, u64)> = (0..BUCKETS)
-            .map(|bucket| (bucket, word(word_of!(types::histogram, buckets) + bucket)))
-            .filter(|(_, count)| *count > 0)
-            .collect();
-        VmSpan::new(kind, &filled, word(word_of!(types::histogram, max_ns)))
-    };
+    let read = |(at, kind)| span(&loaded.histograms, queue * SPANS + at, kind);
     let mut spans: Vec<VmSpan> = KINDS.into_iter().enumerate().filter_map(read).collect();
     let ways = spans.iter().filter(|span| VmSpanKind::WAYS.contains(&span.span));
     spans.extend(VmSpan::sum(VmSpanKind::KvmToGuest, ways));
@@ -128,11 +156,25 @@ fn spans(loaded: &Loaded, queue: usize) -> Vec<VmSpan> {
     spans
 }
 
+/// The histogram with this number; `None` if it has no time.
+pub fn span<K>(histograms: &Mapped, number: usize, kind: K) -> Option<VmSpan<K>> {
+    let first = number * words_of::<types::histogram>();
+    let word = |word: usize| histograms.get(first + word);
+    let filled: Vec<(usize, u64)> = (0..BUCKETS)
+        .map(|bucket| (bucket, word(word_of!(types::histogram, buckets) + bucket)))
+        .filter(|(_, count)| *count > 0)
+        .collect();
+    VmSpan::new(kind, &filled, word(word_of!(types::histogram, max_ns)))
+}
+
 fn cpus(loaded: &Loaded, queue: usize) -> VmCpus {
-    let at = |point: usize| {
-        let count = |cpu: usize| loaded.seen_on.get((queue * POINTS + point) * loaded.cpus + cpu);
-        let seen = (0..loaded.cpus).map(|cpu| (cpu, count(cpu))).filter(|(_, count)| *count > 0);
-        seen.filter_map(|(cpu, count)| Some((u32::try_from(cpu).ok()?, count))).collect()
-    };
+    let at = |point: usize| by_cpu(&loaded.seen_on, queue * POINTS + point, loaded.cpus);
     VmCpus { handler: at(0), vhost: at(1), vcpu: at(2) }
+}
+
+/// The counters by CPU of a point with this number that are not 0.
+pub fn by_cpu(counters: &Mapped, point: usize, cpus: usize) -> BTreeMap<u32, u64> {
+    let counted = (0..cpus).map(|cpu| (cpu, counters.get(point * cpus + cpu)));
+    let seen = counted.filter(|(_, count)| *count > 0);
+    seen.filter_map(|(cpu, count)| Some((u32::try_from(cpu).ok()?, count))).collect()
 }

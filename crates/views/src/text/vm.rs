@@ -4,7 +4,9 @@ use super::cpus::count;
 use super::table::{Table, left, right};
 use super::units::{digits, latency, percent, printable};
 use super::{heading, line};
-use nearpath_model::vm::{MeasuredVm, VmMeasurement, VmQueue, VmSpanKind};
+use nearpath_model::vm::{
+    MeasuredVm, VmMeasurement, VmQueue, VmSpan, VmSpanKind, VmTransmit, VmTransmitSpanKind,
+};
 use std::collections::BTreeMap;
 
 /// CPUs shown of a point, those with the most packets.
@@ -61,12 +63,14 @@ fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
     heading(&mut out, &printable(&format!("{name}{pid}, {}{number}", queue.tap)));
     let list = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let workers = list(&queue.workers);
-    line!(
-        out,
-        "{} packets taken by vhost {workers}, {} reached the guest",
-        queue.taken,
-        queue.entered()
-    );
+    if queue.taken > 0 || queue.transmit.is_none() {
+        line!(
+            out,
+            "{} packets taken by vhost {workers}, {} reached the guest",
+            queue.taken,
+            queue.entered()
+        );
+    }
     if queue.interrupts > 0 {
         #[allow(clippy::cast_precision_loss)]
         let each = digits(queue.interrupted as f64 / queue.interrupts as f64);
@@ -86,12 +90,43 @@ fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
             line!(out, "{packets} {what}");
         }
     }
-    out.push_str(&spans(queue));
+    if !queue.spans.is_empty() || queue.transmit.is_none() {
+        out.push_str(&spans(queue));
+    }
+    if let Some(sent) = &queue.transmit {
+        out.push_str(&transmit(sent));
+    }
     out
 }
 
-fn spans(queue: &VmQueue) -> String {
-    let mut table = Table::new(&[
+/// The transmit direction.
+fn transmit(sent: &VmTransmit) -> String {
+    let mut out = String::new();
+    let workers = sent.workers.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let (packets, nic) = (sent.sent, sent.reached_nic);
+    line!(out, "transmit: {packets} packets sent by vhost {workers}, {nic} reached a NIC");
+    let (kicks, kicked) = (sent.kicks, sent.kicked);
+    line!(out, "{kicks} kicks announced {kicked} of them; the guest added the others meanwhile");
+    if sent.collided > 0 {
+        line!(out, "{} could not be followed to a NIC", sent.collided);
+    }
+    let mut table = table();
+    let cpus = &sent.cpus;
+    for span in &sent.spans {
+        let (name, from, to) = match span.span {
+            VmTransmitSpanKind::KickToVhost => ("kick to vhost", &cpus.kick, &cpus.vhost),
+            VmTransmitSpanKind::VhostToTap => ("vhost to tap", &cpus.vhost, &cpus.vhost),
+            VmTransmitSpanKind::TapToNic => ("tap to NIC", &cpus.vhost, &cpus.nic),
+            VmTransmitSpanKind::Whole => ("kick to NIC", &cpus.kick, &cpus.nic),
+        };
+        row(&mut table, name, span, from, to);
+    }
+    out.push_str(&table.render());
+    out
+}
+
+fn table() -> Table {
+    Table::new(&[
         left("SPAN"),
         right("PACKETS"),
         right("P50"),
@@ -99,7 +134,31 @@ fn spans(queue: &VmQueue) -> String {
         right("MAX"),
         left("FROM CPU"),
         left("TO CPU"),
+    ])
+}
+
+/// The times of a span, with the CPUs at its ends.
+fn row<K>(
+    table: &mut Table,
+    name: &str,
+    span: &VmSpan<K>,
+    from: &BTreeMap<u32, u64>,
+    to: &BTreeMap<u32, u64>,
+) {
+    let time = |ns: Option<u64>| ns.map(latency).unwrap_or_default();
+    table.row([
+        name.to_owned(),
+        span.count.to_string(),
+        time(span.p50_ns),
+        time(span.p99_ns),
+        latency(span.max_ns),
+        shares(from),
+        shares(to),
     ]);
+}
+
+fn spans(queue: &VmQueue) -> String {
+    let mut table = table();
     let cpus = &queue.cpus;
     for span in &queue.spans {
         let (name, from, to) = match span.span {
@@ -116,16 +175,7 @@ fn spans(queue: &VmQueue) -> String {
             VmSpanKind::InHost => ("    vCPU was in the host", &cpus.vhost, &cpus.vcpu),
             VmSpanKind::Whole => ("whole", &cpus.handler, &cpus.vcpu),
         };
-        let time = |ns: Option<u64>| ns.map(latency).unwrap_or_default();
-        table.row([
-            name.to_owned(),
-            span.count.to_string(),
-            time(span.p50_ns),
-            time(span.p99_ns),
-            latency(span.max_ns),
-            shares(from),
-            shares(to),
-        ]);
+        row(&mut table, name, span, from, to);
     }
     table.render()
 }

@@ -17,10 +17,11 @@ EXAMPLES
   nearpath measure vm                                all virtual machines, for 10s
   nearpath measure vm --vm web1 --for 60s            one, by its name or its process id
   nearpath measure vm --per vm                       all queues of a virtual machine as one
+  nearpath measure vm --transmit                     also from the guest to the NIC
   nearpath measure vm --json | jq '.vms[].queues[].spans[] | [.span, .count, .p50_ns, .p99_ns]'
 
 The spans: (a) interrupt to handler, (b) handler to vhost, (c) vhost to KVM, (d) KVM to guest. Packets
-are followed on taps with vhost-net. Needs root, KVM, and Linux 5.11 or newer. docs/vm.md describes
+are followed on taps and macvtaps with vhost-net. Needs root, KVM, and Linux 5.11 or newer. docs/vm.md describes
 the method, docs/json.md the JSON fields. 'nearpath show vms' shows where the threads may run.";
 
 /// Arguments of `measure vm`.
@@ -36,6 +37,9 @@ pub(super) struct VmArguments {
     /// One table for each queue, or for all queues of a virtual machine
     #[arg(long, value_enum, value_name = "WHAT", default_value = "queue")]
     per: Per,
+    /// Also measure the transmit direction: the guest's kick, vhost, the tap, the NIC
+    #[arg(long)]
+    transmit: bool,
     #[command(flatten)]
     namespace: Namespace,
     #[command(flatten)]
@@ -72,6 +76,7 @@ impl VmArguments {
             }
         }
         let mut packets = VmPackets::new(root, &host, self.time.btf.clone());
+        packets = packets.with_transmit(self.transmit);
         if self.json && self.time.interval.is_some() {
             return self.time.print_lines(&mut packets, interrupt, |_, now| {
                 output::json_line(&self.wanted(now.clone()))
