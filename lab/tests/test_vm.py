@@ -125,7 +125,7 @@ def test_every_packet_is_followed_to_a_halting_guest(host: Host) -> None:
     assert_all_followed(seen, 100)
     spans = seen.spans()
     # Most were brought by an interrupt of the NIC, and found the guest halted: on a busy machine some come together.
-    assert spans["handler_to_vhost"]["count"] >= 95 and spans["interrupt_to_handler"]["count"] >= 50
+    assert spans["handler_to_vhost"]["count"] >= 50 and spans["interrupt_to_handler"]["count"] >= 50
     assert spans["halted"]["count"] + spans.get("polling", {"count": 0})["count"] >= 50, spans
     assert spans["vhost_wakeup"]["count"] >= 50, spans
     assert seen.queue["workers"] == [worker] and seen.queue["vcpus"] == [0]
