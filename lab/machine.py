@@ -17,7 +17,8 @@ COMMAND_LINE = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliabl
 CPU = "max,-erms,-fsrm,-fsrs,-la57,-smap,-smep,-pku"
 
 # On an AMD CPU (like this one), kernels before 6.9 detect threads of a core by a feature that
-# QEMU does not emulate. On an Intel CPU, Linux idles with MWAIT, which is a busy loop in emulation.
+# QEMU does not emulate, and all kernels take a package for one last-level cache. On an Intel CPU, Linux idles
+# with MWAIT, which is a busy loop in emulation.
 SMT_CPU = f"{CPU},vendor=GenuineIntel,monitor=off"
 
 
@@ -127,7 +128,7 @@ class Machine:
         # QEMU gives each die a last-level cache.
         dies = f"dies={topology.llcs},cores={cores // topology.llcs}," if topology.llcs > 1 else f"cores={cores},"
         options = ["-machine", "q35" if len(topology.cores) > 1 else "q35,memory-backend=mem0"]
-        options += ["-cpu", CPU if topology.threads == 1 else SMT_CPU]
+        options += ["-cpu", SMT_CPU if topology.threads > 1 or topology.llcs > 1 else CPU]
         options += ["-smp", f"{topology.cpus},sockets={sockets},{dies}threads={topology.threads}"]
         options += ["-m", f"{topology.memory_mib * len(topology.cores)}M"]
         for node in range(len(topology.cores)):

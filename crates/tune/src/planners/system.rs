@@ -14,8 +14,8 @@ use crate::threads::find_thread;
 use crate::units::booted;
 use nearpath_host::{Root, memory_must_stay};
 use nearpath_model::{
-    ConfigFile, CpuId, CpuSet, FileOf, Host, HugepagePools, Irqbalance, PoolCounts, SettingFile,
-    Thread, UnitSetting,
+    ConfigFile, CpuId, CpuSet, FileOf, Host, HugepagePools, Irqbalance, PoolCounts, QueueId,
+    SettingFile, Thread, UnitSetting,
 };
 use std::collections::BTreeMap;
 
@@ -26,6 +26,8 @@ pub struct System {
     files: BTreeMap<String, Result<String, String>>,
     /// Settings in sysfs and procfs files that are not facts of the host, by path.
     settings: BTreeMap<FileOf, String>,
+    /// The traffic classes of transmit queues (mqprio), by interface and queue; those of no class are missing.
+    traffic_classes: BTreeMap<String, BTreeMap<QueueId, u32>>,
     /// Threads of the kernel that poll queues, by id.
     kernel_threads: BTreeMap<u32, Thread>,
     /// The CPUs of each frequency policy.
@@ -68,6 +70,7 @@ impl System {
         Self {
             files: drop_ins.chain([ConfigFile::CommandLine]).map(text).collect(),
             settings: settings(root),
+            traffic_classes: traffic_classes(root),
             kernel_threads: BTreeMap::new(),
             policies: policies(root),
             no_fragments: no_fragments(root),
@@ -135,6 +138,11 @@ impl System {
         let of_kernel = host.net_threads.iter().filter(|thread| thread.process.is_none());
         let found = of_kernel.filter_map(|its| find_thread(root, its.pid, its.pid));
         self.kernel_threads = found.map(|thread| (thread.tid, thread)).collect();
+    }
+
+    /// The traffic classes of an interface's transmit queues; `None` if they are unknown.
+    pub(super) fn traffic_classes(&self, nic: &str) -> Option<&BTreeMap<QueueId, u32>> {
+        self.traffic_classes.get(nic)
     }
 
     /// A thread of the kernel.
@@ -258,6 +266,14 @@ impl System {
         self
     }
 
+    /// The same with these traffic classes of an interface's queues.
+    #[cfg(test)]
+    pub(super) fn with_traffic_classes(mut self, nic: &str, classes: &[(u32, u32)]) -> Self {
+        let classes = classes.iter().map(|&(queue, class)| (QueueId(queue), class)).collect();
+        self.traffic_classes.insert(nic.to_owned(), classes);
+        self
+    }
+
     /// The same with these threads of the kernel.
     #[cfg(test)]
     pub(super) fn with_kernel_threads(mut self, threads: Vec<Thread>) -> Self {
@@ -306,6 +322,23 @@ fn settings(root: &Root) -> BTreeMap<FileOf, String> {
         .collect()
 }
 
+/// The traffic classes of the transmit queues of each interface (`traffic_class_show` of net/core/net-sysfs.c: with a
+/// subordinate channel `0-1`, and an error for queues of no class).
+fn traffic_classes(root: &Root) -> BTreeMap<String, BTreeMap<QueueId, u32>> {
+    let names = |path: &str| root.list(path).unwrap_or_default().into_iter().map(|its| its.name);
+    let of = |nic: String| {
+        let queues = format!("/sys/class/net/{nic}/queues");
+        let class = |name: String| {
+            let queue = QueueId(name.strip_prefix("tx-")?.parse().ok()?);
+            let text = root.text(&format!("{queues}/{name}/traffic_class")).ok()?;
+            Some((queue, text.split('-').next()?.trim().parse().ok()?))
+        };
+        let classes: BTreeMap<QueueId, u32> = names(&queues).filter_map(class).collect();
+        (!classes.is_empty()).then_some((nic, classes))
+    };
+    names("/sys/class/net").filter_map(of).collect()
+}
+
 /// The CPUs of each frequency policy.
 fn policies(root: &Root) -> BTreeMap<u32, CpuSet> {
     const POLICIES: &str = "/sys/devices/system/cpu/cpufreq";
@@ -349,6 +382,23 @@ fn no_fragments(root: &Root) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_have_their_traffic_class_unless_they_are_of_none() {
+        let dir = tempfile::tempdir().unwrap();
+        for (queue, class) in
+            [("tx-0", Some("0\n")), ("tx-1", Some("1-1\n")), ("tx-2", None), ("rx-0", Some("5"))]
+        {
+            let folder = dir.path().join("sys/class/net/eth0/queues").join(queue);
+            std::fs::create_dir_all(&folder).unwrap();
+            class
+                .iter()
+                .for_each(|text| std::fs::write(folder.join("traffic_class"), text).unwrap());
+        }
+        std::fs::create_dir_all(dir.path().join("sys/class/net/lo/queues/tx-0")).unwrap();
+        let found = traffic_classes(&Root::tree(dir.path()).unwrap());
+        assert_eq!(found, [("eth0".to_owned(), [(QueueId(0), 0), (QueueId(1), 1)].into())].into());
+    }
 
     #[test]
     fn grubs_own_script_shows_whether_fragments_are_read() {

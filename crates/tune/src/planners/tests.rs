@@ -181,6 +181,45 @@ fn xps_partitions_the_cpus_among_the_queues() {
 }
 
 #[test]
+fn xps_partitions_the_cpus_among_the_queues_of_each_traffic_class() {
+    let all: &[u32] = &[];
+    let host = host(Machine::regular(TWO_NODES).nic(eth0(&[all; 4])));
+    let masks = |classes: &[(u32, u32)]| {
+        let system = System::default().with_traffic_classes("eth0", classes);
+        let plan = planned_for(&host, &Request { system, ..Request::default() }, &[]).unwrap();
+        let masks = of_kind(&plan, "xps_cpus").into_iter().map(|(path, mask)| {
+            let queue = path.trim_end_matches("/xps_cpus").rsplit('/').next().unwrap().to_owned();
+            (queue, CpuSet::from_mask(mask).unwrap().to_string())
+        });
+        masks.collect::<BTreeMap<_, _>>()
+    };
+    let pairs = |pairs: &[(&str, &str)]| {
+        let pair = |(queue, cpus): &(&str, &str)| ((*queue).to_owned(), (*cpus).to_owned());
+        pairs.iter().map(pair).collect::<BTreeMap<_, _>>()
+    };
+    // Interrupts are on 4 to 7; each class has all CPUs, its own CPUs and cores first.
+    let two = masks(&[(0, 0), (1, 0), (2, 1), (3, 1)]);
+    let each = |a: &str, b: &str| set(&two[a]).union(&set(&two[b]));
+    assert_eq!((each("tx-0", "tx-1"), each("tx-2", "tx-3")), (set("0-15"), set("0-15")));
+    assert!(set("4,12").is_subset(&set(&two["tx-0"])), "{two:?}");
+    assert!(set("7,15").is_subset(&set(&two["tx-3"])), "{two:?}");
+    // A class of one queue, and a queue of no class.
+    let uneven = masks(&[(0, 0), (1, 1), (2, 1)]);
+    assert_eq!(uneven["tx-0"], "0-15");
+    assert!(!uneven.contains_key("tx-3"), "{uneven:?}");
+    let one = masks(&[(0, 0), (1, 0), (2, 0), (3, 0)]);
+    assert_eq!(
+        one,
+        pairs(&[
+            ("tx-0", "0,4,8,12"),
+            ("tx-1", "1,5,9,13"),
+            ("tx-2", "2,6,10,14"),
+            ("tx-3", "3,7,11,15")
+        ])
+    );
+}
+
+#[test]
 fn rps_of_a_nic_with_queues_is_turned_off() {
     let far: &[u32] = &[0];
     let nic = eth0(&[far; 4]).queue(1, |queue| queue.rps_cpus = vec![0, 1]);

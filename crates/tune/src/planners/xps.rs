@@ -3,7 +3,9 @@
 //! Input: the planned CPUs of the queues' interrupts. Output: changes of `xps_cpus` that partition the online CPUs among
 //! the transmit queues: a CPU's own queue, else one on its core, cache or node, among equals the one with the fewest CPUs.
 //!
-//! Rules: Documentation/networking/scaling.rst (XPS), document 004 (send and complete on one CPU).
+//! With traffic classes (mqprio), the queues of each class have all CPUs among them.
+//!
+//! Rules: Documentation/networking/scaling.rst (XPS), `__netdev_pick_tx` and `get_xps_queue` of net/core/dev.c (classes), document 004 (send and complete on one CPU).
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};
@@ -56,7 +58,9 @@ fn irq_cpus<'a>(
 }
 
 fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, irq_cpus: &[(&TxQueue, CpuId)]) {
-    for (&(queue, irq_cpu), mask) in irq_cpus.iter().zip(partition(situation, irq_cpus)) {
+    let classes = by_class(situation, nic, irq_cpus);
+    let masks = classes.iter().flat_map(|queues| queues.iter().zip(partition(situation, queues)));
+    for (&(queue, irq_cpu), mask) in masks {
         let Some(before) = queue.xps_cpus.as_ref().filter(|before| **before != mask) else {
             continue;
         };
@@ -81,6 +85,25 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, irq_cpus: &[(&T
             ),
         });
     }
+}
+
+/// The queues by traffic class (mqprio): a sender's CPU selects among those of the packet's class, so that each class needs
+/// all CPUs. Queues of no class send nothing, and have no XPS.
+fn by_class<'a>(
+    situation: &Situation<'_>,
+    nic: &Nic,
+    irq_cpus: &[(&'a TxQueue, CpuId)],
+) -> Vec<Vec<(&'a TxQueue, CpuId)>> {
+    let Some(classes) = situation.request.system.traffic_classes(&nic.name) else {
+        return vec![irq_cpus.to_vec()];
+    };
+    let mut queues: BTreeMap<u32, Vec<(&TxQueue, CpuId)>> = BTreeMap::new();
+    for &(queue, cpu) in irq_cpus {
+        if let Some(class) = classes.get(&queue.queue) {
+            queues.entry(*class).or_default().push((queue, cpu));
+        }
+    }
+    queues.into_values().collect()
 }
 
 /// The online CPUs, each in the set of its nearest queue.
