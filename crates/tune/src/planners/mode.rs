@@ -15,7 +15,8 @@
 
 use super::draft::Draft;
 use super::situation::{Request, Situation, cpus};
-use super::workload::Workload;
+use super::thread_affinity::wanted;
+use super::workload::{Worker, Workload};
 use nearpath_diagnose::{cpus_near_node, nearest_cpus};
 use nearpath_model::{CpuId, CpuSet, CpuTime, Goal, Host, LlcId, NodeId, Topology};
 use std::collections::{BTreeMap, BTreeSet};
@@ -272,25 +273,26 @@ impl Near<'_> {
     /// The cache where the application fits beside this many cores for interrupts: the one where most of its threads
     /// are pinned, then the largest, then the first.
     fn llc_for_all(&self, cores: &[Core], interrupts: usize) -> Option<LlcId> {
-        let threads: Vec<&CpuSet> =
-            self.workloads.iter().flat_map(|its| &its.threads).map(|its| &its.cpus).collect();
+        let threads: Vec<&Worker> = self.workloads.iter().flat_map(|its| &its.threads).collect();
         if threads.is_empty() {
             return None;
         }
+        // Threads that are pinned to one CPU together stay so.
+        let needed = wanted(&threads);
         let mut llcs: BTreeMap<LlcId, Vec<&Core>> = BTreeMap::new();
         for core in cores {
             llcs.entry(core.llc?).or_default().push(core);
         }
         let fits = |cores: &Vec<&Core>| {
             let left = cores.iter().skip(interrupts).map(|core| core.cpus.len()).sum::<usize>();
-            cores.len() > interrupts && threads.len() <= left
+            cores.len() > interrupts && needed <= left
         };
         let is_there = |cores: &[&Core], cpus: &CpuSet| {
             let all: CpuSet = cores.iter().flat_map(|core| core.cpus.iter().copied()).collect();
             cpus.is_subset(&all)
         };
         let rank = |(llc, cores): &(LlcId, Vec<&Core>)| {
-            let there = threads.iter().filter(|cpus| is_there(cores, cpus)).count();
+            let there = threads.iter().filter(|its| is_there(cores, &its.cpus)).count();
             (there, cores.len(), std::cmp::Reverse(*llc))
         };
         llcs.into_iter().filter(|(_, cores)| fits(cores)).max_by_key(rank).map(|(llc, _)| llc)

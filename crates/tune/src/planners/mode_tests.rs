@@ -246,6 +246,10 @@ fn interrupts_and_readers_share_a_last_level_cache() {
     let pinned = [workload(&["13", "14"])];
     let plan = planned_for(&two_llcs(4), &keep(Request::default()), &pinned).unwrap();
     assert_eq!((cpus_of(&plan), threads(&plan)), (set("12,28"), BTreeSet::new()));
+    // Nine threads that share two CPUs need no more than these.
+    let pinned = [workload(&["0", "0", "0", "0", "0", "0", "0", "0", "1"])];
+    let plan = planned_for(&two_llcs(4), &keep(Request::default()), &pinned).unwrap();
+    assert_eq!((cpus_of(&plan), threads(&plan)), (set("8,24"), BTreeSet::from(["9", "10"])));
     // On the CPUs of one cache, also where they do both.
     let pinned = [workload(&["13", "30"])];
     let plan = planned_for(&two_llcs(2), &keep(mode(Mode::Mq)), &pinned).unwrap();
