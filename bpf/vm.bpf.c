@@ -17,6 +17,7 @@
  */
 #include "vm_queues.h"
 #include "vm_transmit.h"
+#include "vm_late.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -122,6 +123,7 @@ PROBE_FUNCTION(handle_rx, "handle_rx")
 		return;
 	cpu->worker_ns = bpf_ktime_get_ns();
 	cpu->worker = bpf_get_current_task();
+	watch_thread(cpu->worker);
 }
 
 static __always_inline void takes(u64 *ctx, u32 number)
@@ -235,6 +237,8 @@ static __always_inline void enters(u64 *ctx)
 {
 	struct kvm_vcpu *vcpu = (struct kvm_vcpu *)address_of(ctx[0]);
 
+	if (active)
+		watch_thread(bpf_get_current_task());
 	if (active && waiting_packets && BPF_CORE_READ(vcpu, arch.interrupt.injected))
 		enter_guest((u64)vcpu, BPF_CORE_READ(vcpu, arch.interrupt.nr));
 }
@@ -297,6 +301,19 @@ PROBE(net_dev_start_xmit, "net_dev_start_xmit")
 {
 	if (active && transmit_queue_count)
 		reaches_nic((struct sk_buff *)address_of(ctx[0]), (struct net_device *)address_of(ctx[1]));
+}
+
+PROBE(sched_switch, "sched_switch")
+{
+	if (active)
+		switches((u8)ctx[0], (struct task_struct *)address_of(ctx[1]),
+			 (struct task_struct *)address_of(ctx[2]));
+}
+
+PROBE(sched_waking, "sched_waking")
+{
+	if (active)
+		wakes(address_of(ctx[0]));
 }
 
 /* Run manually to measure the cost that the kernel's run-time statistics add to each run. */

@@ -158,6 +158,7 @@ struct {
 /* A packet of a batch. */
 struct taken {
 	u64 start_ns; /* the first point known of it */
+	u64 handler_ns; /* the run of NET_RX, or 0 */
 	u64 tap_ns;
 };
 
@@ -219,7 +220,8 @@ struct {
 
 /* A packet that waits for its vCPU. */
 struct waiting {
-	u64 start_ns, set_ns; /* 0: not complete */
+	u64 start_ns, handler_ns, tap_ns, set_ns; /* set_ns 0: not complete */
+	u64 worker; /* the task that copied it */
 	u32 way; /* its span */
 	u32 queue; /* index */
 };
@@ -415,6 +417,7 @@ static __always_inline void take_packet(struct queue *queue, struct packet *pack
 		return;
 	}
 	queue->batch[at].start_ns = start;
+	queue->batch[at].handler_ns = packet->handler_ns;
 	queue->batch[at].tap_ns = packet->tap_ns;
 	queue->count = at + 1;
 }
@@ -485,6 +488,9 @@ __noinline int interrupt_packet(u64 socket, u32 i, u64 now, u32 slot, u32 way)
 	}
 	waiting = &interrupt->packets[head & (WAITING - 1)];
 	waiting->start_ns = taken->start_ns;
+	waiting->handler_ns = taken->handler_ns;
+	waiting->tap_ns = taken->tap_ns;
+	waiting->worker = bpf_get_current_task();
 	waiting->way = way;
 	waiting->queue = queue->index;
 	waiting->set_ns = now;
@@ -520,6 +526,9 @@ static __always_inline void interrupt_guest(struct queue *queue, u64 socket, str
 	}
 }
 
+/* Of vm_late.h. */
+__noinline int explain(struct waiting *packet, u64 now);
+
 static __always_inline void note_owner(u32 queue)
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
@@ -548,6 +557,7 @@ __noinline int enter_packet(u32 slot, u64 now)
 	add_time(queue, waiting->way, now - waiting->set_ns);
 	add_time(queue, SPAN_WHOLE, now - waiting->start_ns);
 	see_on(queue, POINT_VCPU, bpf_get_smp_processor_id(), 1);
+	explain(waiting, now);
 	note_owner(queue);
 	waiting->set_ns = 0;
 	interrupt->tail = tail + 1;

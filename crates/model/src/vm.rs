@@ -6,8 +6,10 @@ use crate::memory::NotAvailable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+mod late;
 mod transmit;
 
+pub use late::{VmLate, VmLatePart, VmPart};
 pub use transmit::{VmTransmit, VmTransmitCpus, VmTransmitSpanKind};
 
 /// Version of [`VmMeasurement`].
@@ -110,6 +112,9 @@ pub struct VmQueue {
     /// The transmit direction; `None` if nothing was sent, or it is not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transmit: Option<VmTransmit>,
+    /// Why packets were late; `None` without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<VmLate>,
 }
 
 impl VmQueue {
@@ -155,6 +160,11 @@ impl VmQueue {
             .collect();
         self.cpus.add(&other.cpus);
         match (&mut self.transmit, &other.transmit) {
+            (Some(all), Some(more)) => all.add(more),
+            (all @ None, more) => all.clone_from(more),
+            (Some(_), None) => {}
+        }
+        match (&mut self.late, &other.late) {
             (Some(all), Some(more)) => all.add(more),
             (all @ None, more) => all.clone_from(more),
             (Some(_), None) => {}

@@ -371,7 +371,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a latency.
-fn latency(text: &str) -> Result<Duration, String> {
+pub fn latency(text: &str) -> Result<Duration, String> {
     // The unit is required: a bare number is in seconds elsewhere, but could be read as microseconds.
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if (Duration::from_nanos(100)..=Duration::from_secs(30)).contains(&time) {

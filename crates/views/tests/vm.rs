@@ -6,8 +6,8 @@ use golden_files::{golden, golden_json};
 use nearpath_model::histogram::bucket;
 use nearpath_model::memory::{NotAvailable, UsedDevice};
 use nearpath_model::vm::{
-    MeasuredVm, VmCpus, VmMeasurement, VmQueue, VmSpan, VmSpanKind, VmTransmit, VmTransmitCpus,
-    VmTransmitSpanKind,
+    MeasuredVm, VmCpus, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan, VmSpanKind,
+    VmTransmit, VmTransmitCpus, VmTransmitSpanKind,
 };
 use nearpath_model::{CpuId, CpuSet, NodeId, TapKind, Unknown, Vcpu, Vm, VmTap, VmThread, Vms};
 use nearpath_views::text;
@@ -175,4 +175,38 @@ fn packets_from_virtual_machines() {
     assert_eq!((sum.sent, sum.kicks, sum.reached_nic, sum.workers.len()), (320, 280, 300, 1));
     assert_eq!(sum.span(VmTransmitSpanKind::Whole).unwrap().count, 300);
     assert_eq!(sum.cpus.kick, BTreeMap::from([(3, 280)]));
+}
+
+fn late(parts: &[(VmPart, u64, &[(&str, u64)])]) -> Option<VmLate> {
+    let part = |&(part, packets, behind): &(VmPart, u64, &[(&str, u64)])| VmLatePart {
+        part,
+        packets,
+        time_ns: packets * 30_000_000,
+        behind: behind.iter().map(|(comm, n)| ((*comm).to_owned(), *n)).collect(),
+    };
+    Some(VmLate { slow_ns: 20_000_000, parts: parts.iter().map(part).collect() })
+}
+
+#[test]
+fn late_packets() {
+    let all: Vec<(VmPart, u64, &[(&str, u64)])> =
+        VmPart::ALL.into_iter().map(|part| (part, 2, [].as_slice())).collect();
+    let waited = (VmPart::VhostWaited, 14, [("spin\x1b", 10), ("stress-ng", 4)].as_slice());
+    let queues = vec![
+        VmQueue { late: late(&[waited, (VmPart::Vcpu, 1, &[])]), ..queue(0) },
+        VmQueue { late: late(&all), ..queue(1) },
+        VmQueue { late: late(&[]), ..queue(2) },
+    ];
+    let vm = MeasuredVm { pid: Some(4711), queues, ..MeasuredVm::default() };
+    let mut measured =
+        VmMeasurement { duration_s: 10.0, vms: vec![vm], ..VmMeasurement::default() };
+    golden("vm-late.txt", &text::vm(&measured));
+    golden_json("vm-late.json", &measured);
+    measured.merge_queues();
+    let sum = measured.vms[0].queues[0].late.as_ref().unwrap();
+    assert_eq!(
+        (sum.packets(), sum.parts[0].part, sum.parts[0].packets),
+        (27, VmPart::VhostWaited, 16)
+    );
+    assert_eq!(sum.parts[0].behind.len(), 2);
 }

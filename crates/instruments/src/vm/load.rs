@@ -9,6 +9,7 @@ use libbpf_rs::MapCore;
 use libbpf_rs::skel::{OpenSkel, Skel};
 use nearpath_model::histogram::cells;
 use nearpath_model::memory::NotAvailable;
+use std::num::NonZeroU64;
 use std::path::Path;
 
 /// The skeleton generated from `bpf/vm.bpf.c` by `build.rs`.
@@ -22,6 +23,8 @@ pub use skeleton::{VmSkel, types};
 
 /// All probes, those of the end of the path first: a packet that is seen at one is seen at those that follow.
 pub const PROBES: &[Probe] = &[
+    probe("sched_switch", "sched_switch", "__schedule", &[]),
+    probe("sched_waking", "sched_waking", "try_to_wake_up", &[]),
     probe("net_dev_start_xmit", "net_dev_start_xmit", "xmit_one", &[]),
     probe("netif_receive_skb", "netif_receive_skb", "__netif_receive_skb_core", &[]),
     helper_probe(&[of("tun", entry("tun_sendmsg"))], "tun_sendmsg"),
@@ -72,8 +75,39 @@ const TRANSMIT: &[(&[&str], &str)] = &[
     (&["net_dev_start_xmit"], "packets from taps and macvtaps to NICs"),
 ];
 
+/// Programs that explain late packets.
+const LATE: &[(&[&str], &str)] = &[
+    (&["sched_switch"], "how long late packets waited for a CPU"),
+    (&["sched_waking"], "how long threads that late packets woke waited for a CPU"),
+];
+
 /// The kernel's modules whose structures are read.
 const MODULES: [&str; 4] = ["kvm", "vhost", "tun", "tap"];
+
+/// What is measured besides.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted {
+    /// The transmit direction.
+    pub transmit: bool,
+    /// Packets that take this long are explained.
+    pub slow_ns: Option<NonZeroU64>,
+}
+
+impl Wanted {
+    /// Programs that are needed for it, and what is not known without one of each line.
+    fn optional(self) -> impl Iterator<Item = &'static (&'static [&'static str], &'static str)> {
+        let transmit = TRANSMIT.iter().filter(move |_| self.transmit);
+        transmit.chain(LATE.iter().filter(move |_| self.slow_ns.is_some()))
+    }
+
+    /// Programs that are not.
+    fn left_out(self) -> Vec<&'static str> {
+        let all = TRANSMIT.iter().chain(LATE).flat_map(|(programs, _)| *programs).copied();
+        let kept: Vec<&str> =
+            self.optional().flat_map(|(programs, _)| *programs).copied().collect();
+        all.filter(|program| !kept.contains(program)).collect()
+    }
+}
 
 /// The loaded programs; dropping it detaches and frees everything.
 pub struct Loaded {
@@ -96,11 +130,11 @@ pub struct Loaded {
     pub missing: Vec<NotAvailable>,
 }
 
-/// Loads and attaches; the programs of the transmit direction if `transmit` is set.
+/// Loads and attaches the programs that `wanted` needs.
 ///
 /// # Errors
 /// A missing privilege, or the kernel lacks or refuses something without which packets cannot be followed.
-pub fn load(kernel: &Kernel, cpus: usize, transmit: bool) -> Result<Loaded, InstrumentError> {
+pub fn load(kernel: &Kernel, cpus: usize, wanted: Wanted) -> Result<Loaded, InstrumentError> {
     if let Some(module) = without_types() {
         let reason = format!(
             "this kernel has no types of its module {module} (/sys/kernel/btf/{module}; Linux 5.11 \
@@ -108,7 +142,7 @@ pub fn load(kernel: &Kernel, cpus: usize, transmit: bool) -> Result<Loaded, Inst
         );
         return Err(InstrumentError::Unsupported(reason));
     }
-    in_best_mode(kernel, |mode| load_within(kernel, mode, cpus, transmit)).map(|(loaded, _)| loaded)
+    in_best_mode(kernel, |mode| load_within(kernel, mode, cpus, wanted)).map(|(loaded, _)| loaded)
 }
 
 /// A module that is loaded, and whose types are unknown.
@@ -123,17 +157,18 @@ fn load_within(
     kernel: &Kernel,
     mode: AttachMode,
     cpus: usize,
-    transmit: bool,
+    wanted: Wanted,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<VmSkelBuilder>(kernel)?;
-    let of_transmit = |probe: &Probe| TRANSMIT.iter().any(|(of, _)| of.contains(&probe.program));
-    let (chosen, skipped) = choose(kernel, mode, |probe| transmit || !of_transmit(probe));
+    let left_out = wanted.left_out();
+    let is_wanted = |probe: &Probe| !left_out.contains(&probe.program);
+    let (chosen, skipped) = choose(kernel, mode, is_wanted);
     let has = |program: &&str| chosen.iter().any(|(probe, _)| probe.program == *program);
     if let Some(missing) = NEEDED.iter().find(|programs| !programs.iter().any(has)) {
         return Err(InstrumentError::Unsupported(why(missing, &skipped)));
     }
     load_only(open.open_object_mut(), &chosen);
-    set_up(&mut open, cpus)?;
+    set_up(&mut open, cpus, wanted)?;
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let histograms = empty_histograms(&skeleton.maps.histograms)?;
     let transmit_histograms = empty_histograms(&skeleton.maps.transmit_histograms)?;
@@ -147,10 +182,9 @@ fn load_within(
         return Err(InstrumentError::Unsupported(why(missing, &refused)));
     }
     let lacking = OTHERS.iter().filter(|(programs, _)| !programs.iter().all(is_attached));
-    let lacking_to_transmit =
-        TRANSMIT.iter().filter(|(programs, _)| transmit && !programs.iter().any(is_attached));
+    let more = wanted.optional().filter(|(programs, _)| !programs.iter().any(is_attached));
     let missing = lacking
-        .chain(lacking_to_transmit)
+        .chain(more)
         .map(|(programs, what)| {
             let lacking: Vec<&str> = programs.iter().filter(|p| !is_attached(p)).copied().collect();
             NotAvailable { what: (*what).to_owned(), reason: why(&lacking, &refused) }
@@ -184,7 +218,7 @@ fn why(programs: &[&str], refused: &[(&'static Probe, String)]) -> String {
     of.map_or_else(|| format!("no program {}", programs.join(" or ")), |(_, reason)| reason.clone())
 }
 
-fn set_up(open: &mut OpenVmSkel<'_>, cpus: usize) -> Result<(), InstrumentError> {
+fn set_up(open: &mut OpenVmSkel<'_>, cpus: usize, wanted: Wanted) -> Result<(), InstrumentError> {
     let count = u32::try_from(cpus).unwrap_or(u32::MAX);
     let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
         InstrumentError::Unsupported("invalid BPF object: it has no constants".to_owned())
@@ -192,8 +226,10 @@ fn set_up(open: &mut OpenVmSkel<'_>, cpus: usize) -> Result<(), InstrumentError>
     constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
     constants.histogram_cells = cells();
     constants.cpu_count = count;
+    constants.slow_ns = wanted.slow_ns.map_or(0, u64::from);
     let sizing = |e| refused("sizing the BPF maps", &e);
     open.maps.cpus.set_max_entries(count).map_err(sizing)?;
+    open.maps.runs_of_cpus.set_max_entries(count).map_err(sizing)?;
     let points = open.maps.queues.max_entries().saturating_mul(POINTS as u32);
     open.maps.seen_on.set_max_entries(points.saturating_mul(count)).map_err(sizing)?;
     let points = open.maps.transmit_queues.max_entries().saturating_mul(TRANSMIT_POINTS as u32);
@@ -206,6 +242,8 @@ pub const SPANS: usize = 9;
 /// `enum transmit_point`, and `enum transmit_span` of `bpf/vm_transmit.h`.
 pub const TRANSMIT_POINTS: usize = 3;
 pub const TRANSMIT_SPANS: usize = 4;
+/// `enum part` of `bpf/vm_late.h`.
+pub const PARTS: usize = 6;
 
 impl Loaded {
     /// Starts or stops counting.
@@ -235,7 +273,7 @@ mod tests {
             };
             assert!(source.contains(&line), "{line}");
         }
-        let others = OTHERS.iter().chain(TRANSMIT).map(|(programs, _)| *programs);
+        let others = OTHERS.iter().chain(TRANSMIT).chain(LATE).map(|(programs, _)| *programs);
         let named = NEEDED.iter().copied().chain(others);
         for program in named.flatten() {
             assert!(PROBES.iter().any(|probe| probe.program == *program), "{program}");
@@ -247,6 +285,7 @@ mod tests {
         let sources = [
             include_str!("../../../../bpf/vm_queues.h"),
             include_str!("../../../../bpf/vm_transmit.h"),
+            include_str!("../../../../bpf/vm_late.h"),
         ];
         let of = |name: &str| {
             let start = format!("enum {name} {{");
@@ -255,6 +294,7 @@ mod tests {
             body.lines().filter(|line| line.starts_with('\t')).count() - 1
         };
         assert_eq!((of("span"), of("point")), (SPANS, POINTS));
+        assert_eq!(of("part"), PARTS);
         let transmit = (of("transmit_span"), of("transmit_point"));
         assert_eq!(transmit, (TRANSMIT_SPANS, TRANSMIT_POINTS));
     }

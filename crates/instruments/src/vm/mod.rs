@@ -1,6 +1,7 @@
 //! The instrument `vm`: the latency of packets from the host's NIC into virtual machines, by vhost-net and KVM. The
 //! method is described in `docs/vm.md`.
 
+mod late;
 mod load;
 mod reading;
 mod transmit;
@@ -13,8 +14,9 @@ use nearpath_host::{Root, vms};
 use nearpath_model::vm::{VM_MEASUREMENT_SCHEMA, VmMeasurement};
 use nearpath_model::{Host, Vm};
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The instrument.
 pub struct VmPackets<'a> {
@@ -22,8 +24,8 @@ pub struct VmPackets<'a> {
     /// Names of interfaces by index.
     taps: BTreeMap<u32, String>,
     cpus: usize,
-    /// Whether the transmit direction is measured.
-    transmit: bool,
+    /// What is measured besides the packets into virtual machines.
+    wanted: load::Wanted,
     btf_file: Option<PathBuf>,
     session: Option<Session>,
     /// The previous session, whose programs are still attached.
@@ -44,13 +46,30 @@ impl<'a> VmPackets<'a> {
         let taps = host.nics.iter().map(|nic| (nic.ifindex.0, nic.name.clone())).collect();
         let highest = host.topology.possible.iter().last().map_or(0, |cpu| cpu.0 as usize);
         let cpus = highest + 1;
-        Self { root, taps, cpus, transmit: false, btf_file, session: None, ended: None }
+        Self {
+            root,
+            taps,
+            cpus,
+            wanted: load::Wanted::default(),
+            btf_file,
+            session: None,
+            ended: None,
+        }
     }
 
     /// Measures the transmit direction as well: it costs two more programs for each packet of the host.
     #[must_use]
     pub fn with_transmit(mut self, transmit: bool) -> Self {
-        self.transmit = transmit;
+        self.wanted.transmit = transmit;
+        self
+    }
+
+    /// Explains packets that take at least this long into the guest: it costs a program for each switch of tasks and
+    /// each wake-up.
+    #[must_use]
+    pub fn explaining(mut self, slow: Option<Duration>) -> Self {
+        let ns = slow.map(|slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
+        self.wanted.slow_ns = ns.and_then(NonZeroU64::new);
         self
     }
 
@@ -63,7 +82,7 @@ impl<'a> VmPackets<'a> {
         VmMeasurement {
             schema: VM_MEASUREMENT_SCHEMA,
             duration_s: began.elapsed().as_secs_f64(),
-            vms: reading::read(loaded, vms, &self.taps),
+            vms: reading::read(loaded, vms, &self.taps, self.wanted.slow_ns),
             started: counter(|c| c.started),
             collided: counter(|c| c.collided),
             unseen: counter(|c| c.unknown),
@@ -95,7 +114,7 @@ impl Instrument for VmPackets<'_> {
     fn start(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
         let kernel = Kernel::to_load_into(PROBES, self.btf_file.as_deref())?;
-        let mut loaded = load::load(&kernel, self.cpus, self.transmit)?;
+        let mut loaded = load::load(&kernel, self.cpus, self.wanted)?;
         let meter = Meter::new(loaded.skeleton.object());
         let vms = vms::read(self.root).vms;
         loaded.set_active(true);

@@ -1,7 +1,7 @@
 //! Reads the maps of the instrument: queues with their times and CPUs, and joins them to the host's virtual machines.
 
 use super::load::{Loaded, POINTS, SPANS, types};
-use super::transmit;
+use super::{late, transmit};
 use crate::kernel::{Mapped, word_of, words_of};
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_model::histogram::BUCKETS;
@@ -9,6 +9,7 @@ use nearpath_model::vm::{MeasuredVm, VmCpus, VmQueue, VmSpan, VmSpanKind};
 use nearpath_model::{Vm, VmThread};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
+use std::num::NonZeroU64;
 
 /// The span of each histogram of a queue, as in `enum span` of `bpf/vm_queues.h`.
 const KINDS: [VmSpanKind; SPANS] = [
@@ -28,6 +29,8 @@ struct Found {
     queue: VmQueue,
     worker: u32,
     pid: u32,
+    /// Number of the queue's histograms.
+    index: u32,
 }
 
 /// The fields of a value of a map.
@@ -46,9 +49,16 @@ impl Fields<'_> {
 }
 
 /// The queues that packets came through, by virtual machine. `taps` has names by index.
-pub fn read(loaded: &Loaded, vms: &[Vm], taps: &BTreeMap<u32, String>) -> Vec<MeasuredVm> {
+pub fn read(
+    loaded: &Loaded,
+    vms: &[Vm],
+    taps: &BTreeMap<u32, String>,
+    slow_ns: Option<NonZeroU64>,
+) -> Vec<MeasuredVm> {
     let mut measured: BTreeMap<Option<u32>, MeasuredVm> = BTreeMap::new();
-    for found in queues(loaded, taps) {
+    for mut found in queues(loaded, taps) {
+        let number = usize::try_from(found.index).ok().filter(|_| found.queue.taken > 0);
+        found.queue.late = number.zip(slow_ns).and_then(|(of, slow)| late::read(loaded, of, slow));
         let vm = vms.iter().find(|vm| is_of(vm, &found));
         let pid = vm.map(|vm| vm.pid).or((found.pid != 0).then_some(found.pid));
         let entry = measured.entry(pid).or_insert_with(|| MeasuredVm {
@@ -89,6 +99,7 @@ fn queues(loaded: &Loaded, taps: &BTreeMap<u32, String>) -> Vec<Found> {
             },
             worker: sent.worker,
             pid: sent.pid,
+            index: u32::MAX,
         });
         if found.pid == 0 {
             found.pid = sent.pid;
@@ -136,8 +147,9 @@ fn queue(loaded: &Loaded, value: &Fields<'_>, taps: &BTreeMap<u32, String>) -> O
         spans: spans(loaded, number),
         cpus: cpus(loaded, number),
         transmit: None,
+        late: None,
     };
-    Some(Found { queue, worker, pid })
+    Some(Found { queue, worker, pid, index })
 }
 
 /// The process and the thread of the vCPU that took the queue's last packet.

@@ -5,7 +5,8 @@ use super::table::{Table, left, right};
 use super::units::{digits, latency, percent, printable};
 use super::{heading, line};
 use nearpath_model::vm::{
-    MeasuredVm, VmMeasurement, VmQueue, VmSpan, VmSpanKind, VmTransmit, VmTransmitSpanKind,
+    MeasuredVm, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan, VmSpanKind, VmTransmit,
+    VmTransmitSpanKind,
 };
 use std::collections::BTreeMap;
 
@@ -93,10 +94,44 @@ fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
     if !queue.spans.is_empty() || queue.transmit.is_none() {
         out.push_str(&spans(queue));
     }
+    if let Some(late) = &queue.late {
+        out.push_str(&late_packets(late));
+    }
     if let Some(sent) = &queue.transmit {
         out.push_str(&transmit(sent));
     }
     out
+}
+
+/// Why packets were late: what most of their time was.
+fn late_packets(late: &VmLate) -> String {
+    let mut out = String::new();
+    line!(out, "late: {} packets took {} or longer", late.packets(), latency(late.slow_ns));
+    for part in &late.parts {
+        let what = match part.part {
+            VmPart::Interrupt => "NET_RX began late after the interrupt",
+            VmPart::Handler => "in NET_RX, before the tap",
+            VmPart::VhostWaited => "vhost waited for a CPU",
+            VmPart::Vhost => "vhost was woken or copied packets",
+            VmPart::VcpuWaited => "the vCPU waited for a CPU",
+            VmPart::Vcpu => "the vCPU was woken, kicked, or in the host",
+        };
+        let each = latency(part.time_ns / part.packets.max(1));
+        line!(out, "{:>6} {what} ({each} each){}", part.packets, behind(part));
+    }
+    out
+}
+
+/// `, behind spin (12), other (3)`.
+fn behind(part: &VmLatePart) -> String {
+    let mut tasks: Vec<(&String, &u64)> = part.behind.iter().collect();
+    tasks.sort_by_key(|(comm, packets)| (u64::MAX - **packets, (*comm).clone()));
+    let shown: Vec<String> = tasks
+        .iter()
+        .take(CPUS)
+        .map(|(comm, packets)| format!("{} ({packets})", printable(comm)))
+        .collect();
+    if shown.is_empty() { String::new() } else { format!(", behind {}", shown.join(", ")) }
 }
 
 /// The transmit direction.

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::session::Time;
+use crate::session::{Time, latency};
 use crate::source::Namespace;
 use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
@@ -11,12 +11,14 @@ use nearpath_host::{Root, Wanted};
 use nearpath_instruments::vm::VmPackets;
 use nearpath_model::vm::VmMeasurement;
 use nearpath_views::text;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 EXAMPLES
   nearpath measure vm                                all virtual machines, for 10s
   nearpath measure vm --vm web1 --for 60s            one, by its name or its process id
   nearpath measure vm --per vm                       all queues of a virtual machine as one
+  nearpath measure vm --slow 1ms                     why did packets take longer than this?
   nearpath measure vm --transmit                     also from the guest to the NIC
   nearpath measure vm --json | jq '.vms[].queues[].spans[] | [.span, .count, .p50_ns, .p99_ns]'
 
@@ -40,6 +42,9 @@ pub(super) struct VmArguments {
     /// Also measure the transmit direction: the guest's kick, vhost, the tap, the NIC
     #[arg(long)]
     transmit: bool,
+    /// Explain packets that take at least this long into the guest: where their time went, and what had the CPU
+    #[arg(long, value_name = "TIME", value_parser = latency)]
+    slow: Option<Duration>,
     #[command(flatten)]
     namespace: Namespace,
     #[command(flatten)]
@@ -76,7 +81,7 @@ impl VmArguments {
             }
         }
         let mut packets = VmPackets::new(root, &host, self.time.btf.clone());
-        packets = packets.with_transmit(self.transmit);
+        packets = packets.with_transmit(self.transmit).explaining(self.slow);
         if self.json && self.time.interval.is_some() {
             return self.time.print_lines(&mut packets, interrupt, |_, now| {
                 output::json_line(&self.wanted(now.clone()))

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Why packets are late: where the time of those went that took longer than slow_ns into the guest.
+ *
+ * The time is split, without a rest, into the wait for NET_RX, its run, and for vhost and the vCPU each the time that
+ * the thread was ready without having a CPU, and the rest. For that, each CPU has a ring of what it ran last, and each
+ * thread one of its last waits, each with the task that had the CPU for longest. A packet is counted where most of its
+ * time went.
+ */
+#ifndef NEARPATH_VM_LATE_H
+#define NEARPATH_VM_LATE_H
+
+#include "vm_queues.h"
+
+#define THREAD_SLOT_BITS 9
+/* Waits kept of a thread, and runs of a CPU; powers of two. */
+#define WAITS 16
+#define RUNS 32
+#define CULPRITS_MAX 1024
+
+/* The same order as in crates/instruments/src/vm. */
+enum part {
+	PART_INTERRUPT, /* from the interrupt to NET_RX */
+	PART_HANDLER, /* NET_RX to the tap */
+	PART_VHOST_WAIT, /* vhost is ready, and has no CPU */
+	PART_VHOST, /* vhost is woken, copies this packet and others before it */
+	PART_VCPU_WAIT, /* the vCPU's thread is ready, and has no CPU */
+	PART_VCPU, /* it is woken, kicked, or leaves the host */
+	PARTS,
+};
+
+/* A task on a CPU, or a thread's time without one and what ran instead. */
+struct wait {
+	u64 start_ns, end_ns;
+	char comm[16];
+};
+
+/* What a CPU ran. Written only by it. */
+struct runs {
+	u64 since_ns; /* of the task that it runs; 0: unknown */
+	u64 runs; /* ever */
+	struct wait ring[RUNS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set by user space for this host */
+	__type(key, u32);
+	__type(value, struct runs);
+} runs_of_cpus SEC(".maps");
+
+/* A thread of vhost or of a vCPU. */
+struct thread {
+	u64 task; /* 0: free */
+	u64 ready_ns; /* since when it waits; 0: it runs, or is blocked */
+	u64 waits; /* ever */
+	struct wait ring[WAITS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1 << THREAD_SLOT_BITS);
+	__type(key, u32);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+/* Late packets of a queue: in which part most of their time went, and that time. */
+struct late {
+	u64 packets[PARTS];
+	u64 ns[PARTS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, QUEUES_MAX);
+	__type(key, u32);
+	__type(value, struct late);
+} late_packets SEC(".maps");
+
+/* What ran instead of a thread for which late packets waited. */
+struct culprit {
+	u32 queue, part;
+	char comm[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CULPRITS_MAX);
+	__type(key, struct culprit);
+	__type(value, u64); /* packets */
+} culprits SEC(".maps");
+
+/* Packets are late from this on; 0: none is explained. Set by user space. */
+const volatile u64 slow_ns;
+
+static __always_inline struct thread *thread_slot(u64 task)
+{
+	u32 slot = hash(task, THREAD_SLOT_BITS);
+
+	return bpf_map_lookup_elem(&threads, &slot);
+}
+
+static __always_inline struct thread *thread_of(u64 task)
+{
+	struct thread *thread = thread_slot(task);
+
+	return thread && thread->task == task ? thread : 0;
+}
+
+/* The waits of this task, which runs, are recorded from now on. The first in a slot stays. */
+static __always_inline void watch_thread(u64 task)
+{
+	struct thread *thread;
+
+	if (!slow_ns)
+		return;
+	thread = thread_slot(task);
+	if (thread && !thread->task)
+		thread->task = task;
+}
+
+static __always_inline bool is_runnable(struct task_struct *task)
+{
+	if (bpf_core_field_exists(task->__state))
+		return BPF_CORE_READ(task, __state) == 0;
+	return BPF_CORE_READ((struct task_struct___old *)task, state) == 0;
+}
+
+/* The CPU has run this task until now. */
+static __always_inline struct runs *note_run(struct task_struct *task, u64 now)
+{
+	u32 cpu = bpf_get_smp_processor_id();
+	struct runs *runs = bpf_map_lookup_elem(&runs_of_cpus, &cpu);
+	struct wait *run;
+
+	if (!runs)
+		return runs;
+	run = &runs->ring[runs->runs & (RUNS - 1)];
+	run->start_ns = runs->since_ns ? runs->since_ns : now;
+	run->end_ns = now;
+	BPF_CORE_READ_STR_INTO(&run->comm, task, comm);
+	runs->runs++;
+	runs->since_ns = now;
+	return runs;
+}
+
+static __always_inline u64 overlap(struct wait *one, u64 from, u64 to)
+{
+	u64 start = one->start_ns > from ? one->start_ns : from;
+	u64 end = one->end_ns < to ? one->end_ns : to;
+
+	return one->end_ns && end > start ? end - start : 0;
+}
+
+static __always_inline void switches(bool preempted, struct task_struct *previous, struct task_struct *next)
+{
+	struct thread *thread = thread_of((u64)previous);
+	u64 now = bpf_ktime_get_ns(), longest = 0;
+	struct runs *runs = note_run(previous, now);
+	struct wait *wait;
+
+	if (thread && (preempted || is_runnable(previous)))
+		thread->ready_ns = now;
+	thread = thread_of((u64)next);
+	if (!thread || !thread->ready_ns || !runs)
+		return;
+	wait = &thread->ring[thread->waits & (WAITS - 1)];
+	wait->start_ns = thread->ready_ns;
+	wait->end_ns = now;
+	wait->comm[0] = 0;
+	for (u32 i = 0; i < RUNS; i++) {
+		u64 ns = overlap(&runs->ring[i], wait->start_ns, now);
+
+		if (ns <= longest)
+			continue;
+		longest = ns;
+		__builtin_memcpy(wait->comm, runs->ring[i].comm, sizeof(wait->comm));
+	}
+	thread->waits++;
+	thread->ready_ns = 0;
+}
+
+static __always_inline void wakes(u64 task)
+{
+	struct thread *thread = thread_of(task);
+
+	if (!thread || thread->ready_ns || task == bpf_get_current_task())
+		return;
+	thread->ready_ns = bpf_ktime_get_ns();
+}
+
+/* The time within these limits that a thread waited for a CPU; the longest of its waits is `worst`. */
+static __always_inline u64 waited(struct thread *thread, u64 from, u64 to, struct culprit *worst)
+{
+	u64 sum = 0, longest = 0;
+
+	for (u32 i = 0; i < WAITS; i++) {
+		struct wait *wait = &thread->ring[i];
+		u64 ns = overlap(wait, from, to);
+
+		sum += ns;
+		if (ns > longest) {
+			longest = ns;
+			__builtin_memcpy(worst->comm, wait->comm, sizeof(worst->comm));
+		}
+	}
+	return sum;
+}
+
+/* Splits the time from one point to the next into that without a CPU and the rest. */
+static __always_inline void split(u64 task, u64 from, u64 to, u64 *wait, u64 *rest, struct culprit *worst)
+{
+	struct thread *thread = thread_of(task);
+
+	*rest = to > from ? to - from : 0;
+	if (!thread)
+		return;
+	*wait = waited(thread, from, to, worst);
+	*rest -= *wait < *rest ? *wait : *rest;
+}
+
+/* A packet reaches the guest. (Not static, so that the verifier checks the body once.) */
+__noinline int explain(struct waiting *packet, u64 now)
+{
+	struct culprit by_vhost = {}, by_vcpu = {};
+	struct culprit *worst = 0;
+	u64 parts[PARTS] = {}, longest = 0;
+	u32 most = 0, queue;
+	struct late *late;
+	u64 one = 1, *known;
+
+	if (!packet || !slow_ns)
+		return 0;
+	queue = packet->queue;
+	late = bpf_map_lookup_elem(&late_packets, &queue);
+	if (!late || now - packet->start_ns < slow_ns)
+		return 0;
+	if (packet->handler_ns) {
+		parts[PART_INTERRUPT] = packet->handler_ns - packet->start_ns;
+		parts[PART_HANDLER] = packet->tap_ns - packet->handler_ns;
+	}
+	split(packet->worker, packet->tap_ns, packet->set_ns, &parts[PART_VHOST_WAIT], &parts[PART_VHOST], &by_vhost);
+	split(bpf_get_current_task(), packet->set_ns, now, &parts[PART_VCPU_WAIT], &parts[PART_VCPU], &by_vcpu);
+	for (u32 i = 0; i < PARTS; i++) {
+		if (parts[i] <= longest)
+			continue;
+		longest = parts[i];
+		most = i;
+	}
+	if (most >= PARTS)
+		return 0;
+	count(&late->packets[most], 1);
+	count(&late->ns[most], longest);
+	if (most == PART_VHOST_WAIT)
+		worst = &by_vhost;
+	else if (most == PART_VCPU_WAIT)
+		worst = &by_vcpu;
+	else
+		return 0;
+	worst->queue = queue;
+	worst->part = most;
+	known = bpf_map_lookup_elem(&culprits, worst);
+	if (known)
+		count(known, 1);
+	else
+		bpf_map_update_elem(&culprits, worst, &one, BPF_NOEXIST);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,81 @@
+"""`nearpath measure vm --slow`: why packets into a virtual machine are late.
+
+The faults are set by the test, so that the cause of most late packets is known: a task that takes the CPU of the vhost
+worker, or of the vCPU, for half of the time.
+"""
+
+from typing import Any
+
+import pytest
+
+from lab import Host, Job
+from lab.fixtures import lab, representative
+from lab.waiting import ended, start_measuring, wait_until
+
+from .hosts import IGB, TWO_NODES
+from .test_vm import VCPU_CPU, VHOST_CPU, wait_until_taken, worker_of
+from .vms import send, start_vm
+
+# Longer than emulation needs for a packet, and shorter than what the fault takes at once.
+SLOW = "60ms"
+# Runs at real-time priority for 0.3 s of each 0.6 s: named hog, and not nearpath's or the guest's.
+HOG = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b"hog", 0, 0, 0)
+open("/tmp/hog.runs", "w").close()
+while True:
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        pass
+    time.sleep(0.3)
+"""
+
+
+def start_hog(host: Host, cpu: int) -> Job:
+    """Takes a CPU again and again."""
+    host.check("rm -f /tmp/hog.runs")
+    hog = host.start(["chrt", "-f", "50", "taskset", "-c", str(cpu), "python3", "-c", HOG])
+    wait_until(lambda: host.run(["test", "-e", "/tmp/hog.runs"]).status == 0, "it has its name")
+    return hog
+
+
+def late_of(host: Host, cpu: int | None) -> tuple[dict[str, Any], int]:
+    """The late packets of 200 while a CPU is taken, and how many packets there were."""
+    vm = start_vm(host, "-c", str(VCPU_CPU))
+    host.check(f"taskset -p -c {VHOST_CPU} {worker_of(host, vm)}")
+    measuring = start_measuring(host, "measure", "vm", "--slow", SLOW)
+    # A thread is known from its first packet on.
+    send(host, 5, 40)
+    wait_until_taken(host)
+    hog = start_hog(host, cpu) if cpu is not None else None
+    send(host, 200, 40)
+    wait_until_taken(host)
+    document = ended(measuring)
+    if hog:
+        host.check(["kill", str(hog.pid)])
+    guest = vm.end()
+    assert document["not_available"] == []
+    (one,) = document["vms"]
+    (queue,) = one["queues"]
+    assert len(guest.numbered()) == 205
+    late: dict[str, Any] = queue["late"]
+    print(late)
+    return late, queue["taken"]
+
+
+@representative
+@pytest.mark.parametrize(("cpu", "part"), [(VHOST_CPU, "vhost_waited"), (VCPU_CPU, "vcpu_waited")])
+@lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
+def test_a_task_on_the_cpu_of_vhost_or_the_vcpu_is_named(host: Host, cpu: int, part: str) -> None:
+    late, _ = late_of(host, cpu)
+    packets = sum(found["packets"] for found in late["parts"])
+    assert packets >= 40, "it takes half of the time"
+    named = [found for found in late["parts"] if found["part"] == part]
+    assert sum(found["behind"].get("hog", 0) for found in named) >= 0.95 * packets, late
+
+
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
+def test_without_a_fault_few_packets_wait_for_a_cpu(host: Host) -> None:
+    late, taken = late_of(host, None)
+    waited = sum(found["packets"] for found in late["parts"] if found["part"].endswith("_waited"))
+    assert waited <= 0.1 * taken, late
