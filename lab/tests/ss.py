@@ -135,12 +135,8 @@ WITH_VALUE = {*RATES, "send"}
 
 
 def compare(said: list[str], connection: Connection, *, moves: bool, within_ms: float) -> set[str]:
-    """Compares each word of ss with its field; the names of those that were compared.
-
-    Arguments:
-        moves: Whether probes of a closed window are sent meanwhile.
-        within_ms: Both were read within this time.
-    """
+    """Compares each word of ss with its field; the names of those that were compared. Both were read within this time.
+    `moves`: probes of a closed window are sent meanwhile."""
     compared = set()
     words = iter(said)
     for word in words:
