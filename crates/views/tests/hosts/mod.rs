@@ -94,6 +94,7 @@ pub fn two_nodes() -> Host {
             cmdline: Some("isolcpus=3".into()),
             virtualisation: Some("none".into()),
             isolated: Some(cpus("3")),
+            isolated_by_cgroups: None,
             nohz_full: Some(CpuSet::new()),
             rcu_nocbs: None,
         },
