@@ -58,7 +58,8 @@ fn it_serves_reports_to_its_manager_and_ends_with_sigterm() {
     let address = free();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
     command
-        .args(["monitor", "--interval", "300ms", "--listen", &address.to_string()])
+        .args(["monitor", "--interval", "300ms", "--max-overhead", "none"])
+        .args(["--findings-interval", "1s", "--listen", &address.to_string()])
         .args(["--source", "facts,steering,findings,locality"])
         .env("NOTIFY_SOCKET", folder.path().join("notify"))
         .env("NEARPATH_STATE_DIR", folder.path())
@@ -77,6 +78,11 @@ fn it_serves_reports_to_its_manager_and_ends_with_sigterm() {
     assert!(metrics.contains("nearpath_steering_settings{state=\"drifted\"} 0"), "{metrics}");
     // What is off has no series.
     assert!(!metrics.contains("instrument=\"stages\""), "{metrics}");
+    let report = wait_for("a diagnosis", || {
+        get(address, "/report").filter(|page| page.starts_with("HTTP/1.1 200 "))
+    });
+    assert!(report.contains("Content-Type: text/html; charset=utf-8\r\n"), "{report}");
+    assert!(report.contains("<section id=\"findings\"") && report.ends_with("</html>\n"));
     assert!(get(address, "/-/healthy").unwrap().starts_with("HTTP/1.1 200 "));
     assert!(daemon.ends_well());
     assert!(TcpStream::connect(address).is_err());

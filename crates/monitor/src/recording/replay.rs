@@ -30,6 +30,8 @@ pub struct Replay {
     pub history: BTreeMap<&'static str, Vec<Column>>,
     /// What could not be read.
     pub notes: Vec<String>,
+    /// The ends of the first and the last interval, in microseconds since 1970.
+    pub times: Option<(i64, i64)>,
 }
 
 /// Columns of a table by their names.
@@ -63,6 +65,7 @@ struct Reading<'a> {
     host: Option<String>,
     hosts: Vec<String>,
     notes: Vec<String>,
+    times: Option<(i64, i64)>,
 }
 
 impl Reading<'_> {
@@ -70,6 +73,8 @@ impl Reading<'_> {
         let mut read = self.recording.rows(table, self.from_us, self.to_us);
         self.notes.append(&mut read.notes);
         for row in &read.rows {
+            let (first, last) = self.times.unwrap_or((row.time_us, row.time_us));
+            self.times = Some((first.min(row.time_us), last.max(row.time_us)));
             if self.hosts.iter().all(|host| **host != *row.host) {
                 self.hosts.push(row.host.to_string());
             }
@@ -132,8 +137,15 @@ impl Sum {
 
 /// Replays what was recorded between two times in microseconds since 1970, both included.
 pub fn replay(recording: &Recording, from_us: i64, to_us: i64) -> Replay {
-    let mut reading =
-        Reading { recording, from_us, to_us, host: None, hosts: Vec::new(), notes: Vec::new() };
+    let mut reading = Reading {
+        recording,
+        from_us,
+        to_us,
+        host: None,
+        hosts: Vec::new(),
+        notes: Vec::new(),
+        times: None,
+    };
     let findings = findings(&reading.rows(Table::Findings));
     let (measurement, history) = measurement(&mut reading);
     let locality = locality(&mut reading);
@@ -151,7 +163,7 @@ pub fn replay(recording: &Recording, from_us: i64, to_us: i64) -> Replay {
         memory: None,
         workers: None,
     };
-    Replay { hosts: reading.hosts, diagnosis, history, notes: reading.notes }
+    Replay { hosts: reading.hosts, diagnosis, history, notes: reading.notes, times: reading.times }
 }
 
 /// Each finding once, ranked as a diagnosis ranks them.

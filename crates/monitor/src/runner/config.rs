@@ -1,6 +1,7 @@
 //! What is observed, and how.
 
 use crate::recording;
+use nearpath_model::{Diagnosis, Host};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -84,6 +85,9 @@ impl Source {
     }
 }
 
+/// A report of the host as it was diagnosed, in HTML.
+pub type Render = fn(&Host, &Diagnosis) -> String;
+
 /// What the daemon does.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -103,6 +107,8 @@ pub struct Config {
     pub sources: BTreeSet<Source>,
     /// Where to record.
     pub record: Option<recording::Settings>,
+    /// Renders `/report`; `None` if there is none.
+    pub report: Option<Render>,
     /// The kernel's BTF from a file.
     pub btf_file: Option<PathBuf>,
     /// nearpath's version.

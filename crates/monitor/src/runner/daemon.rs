@@ -71,7 +71,7 @@ pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
     let listener = listener(config, is_encrypted)?;
     let address = listener.local_addr().unwrap_or(config.listen);
     let (stop, topology) = (Stop::new()?, topology()?);
-    let monitored = Arc::new(Monitored::new(config.interval));
+    let monitored = Arc::new(Monitored::new(config.interval).with_report(config.report));
     let recording = records::open(config)?;
     let server = Server::new(Arc::clone(&monitored) as Arc<_>, access);
     let context = Context {

@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
             collect::findings(&mut self.context.monitored.store(), &diagnosis);
             let interval_s = at.elapsed().as_secs_f64();
             self.context.monitored.record(|| rows::findings(&diagnosis, interval_s));
-            self.context.monitored.show_findings(&diagnosis);
+            self.context.monitored.show_findings(&host, diagnosis);
         }
         self.diagnosed = Some((host, Instant::now()));
         Ok(())

@@ -15,7 +15,7 @@ mod records;
 mod stop;
 mod systemd;
 
-pub use config::{Config, Source};
+pub use config::{Config, Render, Source};
 pub use daemon::{MonitorError, Outside, once, record, run};
 pub(crate) use evidence::Since;
 pub use pace::Pace;

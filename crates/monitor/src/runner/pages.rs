@@ -3,12 +3,13 @@
 use crate::exposition::{Exposition, Format, negotiate};
 use crate::http::{Page, Pages};
 use crate::recording::Batch;
+use crate::runner::config::Render;
 use crate::runner::evidence::Gathered;
 use crate::runner::records::Sink;
 use crate::store::Store;
-use nearpath_model::Diagnosis;
+use nearpath_model::{Diagnosis, Host};
 use serde_json::json;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Version of `/findings`.
@@ -21,6 +22,7 @@ nearpath monitor
 
 /metrics      metrics: Prometheus text, OpenMetrics, or protobuf with native histograms
 /findings     findings of the last diagnosis, as JSON
+/report       the last diagnosis with its measurements, as a page
 /-/healthy    200 while collections go on
 /-/ready      200 after the first collection";
 
@@ -32,13 +34,22 @@ pub struct Monitored {
     sink: Sink,
     began: Instant,
     interval: Duration,
+    render: Option<Render>,
 }
 
 #[derive(Default)]
 struct Shown {
     exposition: Arc<Exposition>,
     findings: Option<Arc<[u8]>>,
+    diagnosed: Option<Arc<Diagnosed>>,
     ticked: Option<Instant>,
+}
+
+/// The last diagnosis; its page is made when it is first wanted.
+struct Diagnosed {
+    host: Host,
+    diagnosis: Diagnosis,
+    page: OnceLock<Arc<[u8]>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -57,7 +68,15 @@ impl Monitored {
             sink: Sink::default(),
             began: Instant::now(),
             interval,
+            render: None,
         }
+    }
+
+    /// With a page of the last diagnosis.
+    #[must_use]
+    pub fn with_report(mut self, render: Option<Render>) -> Self {
+        self.render = render;
+        self
     }
 
     /// The series.
@@ -91,7 +110,7 @@ impl Monitored {
     }
 
     /// Sets the findings.
-    pub fn show_findings(&self, diagnosis: &Diagnosis) {
+    pub fn show_findings(&self, host: &Host, diagnosis: Diagnosis) {
         let time_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let document = json!({
             "schema": FINDINGS_SCHEMA,
@@ -100,7 +119,11 @@ impl Monitored {
             "not_checked": diagnosis.not_checked,
         });
         let bytes = serde_json::to_vec(&document).unwrap_or_default();
-        lock(&self.shown).findings = Some(bytes.into());
+        let mut shown = lock(&self.shown);
+        shown.findings = Some(bytes.into());
+        let page = OnceLock::new();
+        shown.diagnosed =
+            self.render.map(|_| Arc::new(Diagnosed { host: host.clone(), diagnosis, page }));
     }
 
     /// The exposition of now.
@@ -125,6 +148,16 @@ impl Monitored {
         }
     }
 
+    fn report(&self) -> Page {
+        let diagnosed = lock(&self.shown).diagnosed.clone();
+        let Some((diagnosed, render)) = diagnosed.zip(self.render) else {
+            return Page::text(503, "no diagnosis yet");
+        };
+        let page = || render(&diagnosed.host, &diagnosed.diagnosis).into_bytes().into();
+        let body = Arc::clone(diagnosed.page.get_or_init(page));
+        Page { status: 200, content_type: "text/html; charset=utf-8", body }
+    }
+
     fn findings(&self) -> Page {
         match lock(&self.shown).findings.clone() {
             Some(body) => Page { status: 200, content_type: "application/json", body },
@@ -143,6 +176,7 @@ impl Pages for Monitored {
                 Page { status: 200, content_type: format.content_type(), body }
             }
             "/findings" => self.findings(),
+            "/report" => self.report(),
             "/-/healthy" => self.healthy(),
             "/-/ready" => self.ready(),
             _ => return None,

@@ -33,6 +33,7 @@ fn config(listen: SocketAddr) -> Config {
         limit: None,
         sources: Source::ALL.into_iter().filter(|source| *source != Source::Memory).collect(),
         record: None,
+        report: None,
         btf_file: None,
         version: "test".to_owned(),
     }

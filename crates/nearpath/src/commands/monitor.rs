@@ -175,6 +175,7 @@ impl Observing {
             limit: self.max_overhead.0,
             sources: Source::ALL.into_iter().filter(is_on).collect(),
             record: None,
+            report: None,
             btf_file: self.btf.clone(),
             version: version::NUMBER.to_owned(),
         }
@@ -187,6 +188,7 @@ impl Arguments {
             listen: self.listen,
             insecure: self.insecure,
             web_config: self.web_config.clone(),
+            report: Some(super::report::page),
             record: self.record.as_ref().map(|folder| self.keeping.settings(folder)),
             ..self.observing.config()
         }

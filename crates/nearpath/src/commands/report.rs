@@ -76,7 +76,7 @@ impl Report {
         let recording = Recording::open(folder)
             .with_context(|| format!("cannot read the recording {}", folder.display()))?;
         let (from, to) = self.times(&recording)?;
-        let Replay { hosts, diagnosis, history, notes } = replay(&recording, from, to);
+        let Replay { hosts, diagnosis, history, notes, times } = replay(&recording, from, to);
         notes.iter().for_each(|note| say(note));
         let Some((host, others)) = hosts.split_first() else {
             let message = format!("nothing is recorded {}", period(from, to));
@@ -93,6 +93,7 @@ impl Report {
             .into_iter()
             .map(|(path, columns)| (path.to_owned(), columns.into_iter().map(interval).collect()))
             .collect();
+        let (from, to) = times.unwrap_or((from, to));
         self.write(host, &format!("recorded {}", period(from, to)), None, &diagnosis, &history)
     }
 
@@ -126,6 +127,14 @@ impl Report {
         let document = Document { host_name, when, host, diagnosis, history };
         output::file(&self.output, html::report(&document).as_bytes())
     }
+}
+
+/// The page of a daemon's last diagnosis.
+pub(super) fn page(host: &Host, diagnosis: &Diagnosis) -> String {
+    let name = host.kernel.hostname.as_deref().unwrap_or("host");
+    let when = when(diagnosis);
+    let host = Some(host);
+    html::report(&Document { host_name: name, when: &when, host, diagnosis, history: &[] })
 }
 
 /// `at 2026-11-25T09:13:00Z, measured for 10.0s`.

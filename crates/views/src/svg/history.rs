@@ -76,7 +76,9 @@ pub fn history(intervals: &[Interval]) -> String {
     for at in 0..TIMES.min(columns) {
         let column = at * columns / TIMES.min(columns);
         let time = time_of_day(first.time_s + column * span / columns);
-        drawn = drawn.add(text(&time, column as f32 * width, height + FONT * 1.3, FONT * 0.85));
+        // Days are in the tooltips: there is room for the clock only.
+        let time = time.split(' ').nth(1).unwrap_or_default();
+        drawn = drawn.add(text(time, column as f32 * width, height + FONT * 1.3, FONT * 0.85));
     }
     canvas(WIDTH + NAMES + 2.0 * MARGIN, height + 2.0 * MARGIN + FONT * 1.5)
         .add(drawn.set("transform", format!("translate({:.1},{MARGIN})", MARGIN + NAMES)))
