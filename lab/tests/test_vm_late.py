@@ -17,7 +17,7 @@ from .test_vm import VCPU_CPU, VHOST_CPU, wait_until_taken, worker_of
 from .vms import send, start_vm
 
 # Longer than emulation needs for a packet, and shorter than what the fault takes at once.
-SLOW = "60ms"
+SLOW = "100ms"
 # Runs at real-time priority for 0.3 s of each 0.6 s: named hog, and not nearpath's or the guest's.
 HOG = """
 import ctypes, time
@@ -69,9 +69,11 @@ def late_of(host: Host, cpu: int | None) -> tuple[dict[str, Any], int]:
 def test_a_task_on_the_cpu_of_vhost_or_the_vcpu_is_named(host: Host, cpu: int, part: str) -> None:
     late, _ = late_of(host, cpu)
     packets = sum(found["packets"] for found in late["parts"])
-    assert packets >= 40, "it takes half of the time"
-    named = [found for found in late["parts"] if found["part"] == part]
-    assert sum(found["behind"].get("hog", 0) for found in named) >= 0.95 * packets, late
+    assert packets >= 30, "it takes half of the time"
+    # Where the machine itself is busy, other packets are late for other reasons.
+    (named,) = [found for found in late["parts"] if found["part"] == part]
+    assert named["packets"] >= 0.75 * packets, late
+    assert named["behind"].get("hog", 0) >= 0.95 * named["packets"], late
 
 
 @lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
