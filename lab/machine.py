@@ -128,7 +128,9 @@ class Machine:
         # QEMU gives each die a last-level cache.
         dies = f"dies={topology.llcs},cores={cores // topology.llcs}," if topology.llcs > 1 else f"cores={cores},"
         options = ["-machine", "q35" if len(topology.cores) > 1 else "q35,memory-backend=mem0"]
-        options += ["-cpu", SMT_CPU if topology.threads > 1 or topology.llcs > 1 else CPU]
+        cpu = CPU if topology.threads == 1 and topology.llcs == 1 else SMT_CPU
+        # QEMU ends at an assertion when a guest reads leaf 0x1F on such a host; the caches are in leaf 4.
+        options += ["-cpu", f"{cpu},level=0x1e" if topology.llcs > 1 else cpu]
         options += ["-smp", f"{topology.cpus},sockets={sockets},{dies}threads={topology.threads}"]
         options += ["-m", f"{topology.memory_mib * len(topology.cores)}M"]
         for node in range(len(topology.cores)):

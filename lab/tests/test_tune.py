@@ -37,9 +37,9 @@ def settings(host: Host, server: int) -> str:
     return host.run(SETTINGS).out + affinity
 
 
-def crossing(host: Host, talks: list[Conversation]) -> dict[str, float]:
+def crossing(host: Host, talks: list[Conversation], port: int = PORT) -> dict[str, float]:
     """Of each span that was measured often, the share of packets that cross to another node."""
-    measuring = start_measuring(host, "measure", "stages", "--port", str(PORT))
+    measuring = start_measuring(host, "measure", "stages", "--port", str(port))
     for talk in talks:
         talk.talk(ROUNDS)
     spans = ended(measuring)["spans"]

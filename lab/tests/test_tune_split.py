@@ -1,7 +1,8 @@
 """Interrupts and the application apart, on a host of two nodes with two last-level caches each.
 
 The NIC is on node 1. The channels are reduced to the CPUs for interrupts first; then interrupts and the server are put
-into one cache of that node, each on CPUs of their own. What shares a cache is read from the guest's sysfs.
+on that node, each on CPUs of their own: in one cache if the server fits there beside a core for interrupts, else with
+such a core in each cache. What shares a cache is read from the guest's sysfs.
 """
 
 import json
@@ -34,43 +35,61 @@ def caches(host: Host) -> set[frozenset[int]]:
 
 @lab(topology=CACHES, nics=(Nic("igb", node=1),))
 @lab(topology=CACHES_SMT, nics=(Nic("igb", node=1),))
-def test_interrupts_and_server_apart_in_one_cache(host: Host) -> None:
-    topology = host.machine.topology
-    assert len(caches(host)) == 4, caches(host)
-    far = topology.cpus_of(0)
-    host.check(f"for irq in {IRQS}; do echo {far.start} >/proc/irq/$irq/smp_affinity_list || true; done")
+def test_interrupts_and_server_apart(host: Host) -> None:
+    far, near = (host.machine.topology.cpus_of(node) for node in range(2))
+    host.check(f"for irq in {IRQS}; do echo {near.stop - 1} >/proc/irq/$irq/smp_affinity_list || true; done")
     host.check("ovs-vsctl set Open_vSwitch . other_config:max-idle=600000")
-    server = start_server(host, str(far.stop - 1), PORT)
+    # Threads that share a CPU need one; those that run on all CPUs of a node need one each.
+    divided(host, f"{far.stop - 1}", PORT, fits=True)
+    divided(host, f"{far.start}-{far.stop - 1}", PORT + 1, fits=False)
+
+
+def divided(host: Host, cpus: str, port: int, *, fits: bool) -> None:
+    """A server on these CPUs is divided from the interrupts, and put back."""
+    topology = host.machine.topology
+    near = set(topology.cpus_of(1))
+    own, other = sorted((cache for cache in caches(host) if cache <= near), key=min)
+    assert len(caches(host)) == 4 and own | other == near, caches(host)
+    server = start_server(host, cpus, port)
     with ExitStack() as stack:
-        address = host.machine.address()
-        talks = [stack.enter_context(Conversation(host, "udp", address, PORT, 2))]
-        misplaced = crossing(host, talks)
+        talks = [stack.enter_context(Conversation(host, "udp", host.machine.address(), port, 2))]
+        # Each flow has its thread by now.
+        crossing(host, talks, port)
         before = (everything(host), settings(host, server.pid))
 
+        queues = topology.threads if fits else 2 * topology.threads
         asked = ["--nic", "nic0", "--pid", str(server.pid), "--mode", "sq_split"]
         plan = tuned(host, "plan", *asked)
         (channels,) = [change for change in plan["changes"] if change["kind"] == "channels"]
-        assert channels["after"] == f"combined {topology.threads}", plan
+        assert channels["after"] == f"combined {queues}", plan
         host.write("/root/plan.json", json.dumps(plan).encode())
         tuned(host, "apply", "/root/plan.json")
-        assert f"Combined:\t{topology.threads}" in host.check("ethtool -l nic0").split("Current")[1]
+        assert f"Combined:\t{queues}" in host.check("ethtool -l nic0").split("Current")[1]
 
         plan = tuned(host, "plan", *asked)
         assert not [change for change in plan["changes"] if change["kind"] == "channels"], plan
+        assert plan["now"]["other_node"] > 0.5 and plan["predicted"]["other_node"] == 0, plan
+        assert (plan["predicted"]["other_llc"] == 0) == fits, plan
         host.write("/root/plan.json", json.dumps(plan).encode())
         tuned(host, "apply", "/root/plan.json")
-        queues = [q for q in json.loads(host.check("nearpath show queues --json"))["queues"] if q["nic"] == "nic0"]
-        irqs = {cpu for queue in queues for cpu in numbers(queue["affinity"] or "")}
-        lines = host.check(f"grep -h Cpus_allowed_list /proc/{server.pid}/task/*/status").split("\n")
-        threads = {cpu for line in lines if line for cpu in numbers(line.split()[1])}
-        assert irqs and threads and not irqs & threads, (irqs, threads)
-        assert len(irqs) == topology.threads, queues
-        together = [cache for cache in caches(host) if irqs | threads <= cache]
-        assert together and together[0] <= set(topology.cpus_of(1)), (irqs, threads, caches(host))
+        irqs, readers = placed(host, server.pid)
+        assert len(irqs) == queues and readers and not irqs & readers, (irqs, readers)
+        together = [cache for cache in (own, other) if irqs | readers <= cache]
+        assert bool(together) == fits and irqs | readers <= near, (irqs, readers)
+        for cache in (own, other):
+            assert bool(irqs & cache) == bool(readers & cache), (irqs, readers)
         assert tuned(host, "plan", *asked)["changes"] == [], "there is nothing left to do"
-        near = crossing(host, talks)
-        assert max(near.values()) < 0.01 < max(misplaced.values()), (misplaced, near)
+        after = crossing(host, talks, port)
+        assert after and max(after.values()) < 0.01, after
 
         host.check("nearpath tune rollback")
         assert (everything(host), settings(host, server.pid)) == before
         assert tuned(host, "status")["journal"] == []
+
+
+def placed(host: Host, server: int) -> tuple[set[int], set[int]]:
+    """The CPUs that the NIC's interrupts go to, and those where the server may run."""
+    queues = [q for q in json.loads(host.check("nearpath show queues --json"))["queues"] if q["nic"] == "nic0"]
+    lines = host.check(f"grep -h Cpus_allowed_list /proc/{server}/task/*/status").split("\n")
+    readers = {cpu for line in lines if line for cpu in numbers(line.split()[1])}
+    return {cpu for queue in queues for cpu in numbers(queue["affinity"] or "")}, readers
