@@ -65,7 +65,7 @@ def late_of(host: Host, cpu: int | None) -> tuple[dict[str, Any], int]:
 
 @representative
 @pytest.mark.parametrize(("cpu", "part"), [(VHOST_CPU, "vhost_waited"), (VCPU_CPU, "vcpu_waited")])
-@lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
+@lab(kernels=("6.1", "6.12"), topology=TWO_NODES, nics=IGB)
 def test_a_task_on_the_cpu_of_vhost_or_the_vcpu_is_named(host: Host, cpu: int, part: str) -> None:
     late, _ = late_of(host, cpu)
     packets = sum(found["packets"] for found in late["parts"])
