@@ -18,6 +18,7 @@ WORD = 1 << 64
 
 
 def with_pyarrow(table: str) -> dict:
+    """Rows, sums and nulls of a table."""
     rows = ds.dataset(f"rec/{table}", format="parquet", exclude_invalid_files=False).to_table()
     sums, nulls = {}, {}
     for name in rows.column_names:
@@ -29,6 +30,7 @@ def with_pyarrow(table: str) -> dict:
 
 
 def with_duckdb(table: str) -> dict:
+    """Rows, sums and nulls of a table."""
     source = f"read_parquet('rec/{table}/*.parquet')"
     columns = duckdb.sql(f"describe select * from {source}").fetchall()
     sums, nulls = {}, {}
@@ -66,6 +68,7 @@ def percentiles(table: str, keys: list[str]) -> None:
 
 
 def main() -> None:
+    """Compares all tables, and runs the queries of the page."""
     tables = {}
     for folder in sorted(pathlib.Path("rec").iterdir()):
         if not folder.is_dir():

@@ -177,7 +177,10 @@ fn packets_from_virtual_machines() {
     assert_eq!(sum.cpus.kick, BTreeMap::from([(3, 280)]));
 }
 
-fn late(parts: &[(VmPart, u64, &[(&str, u64)])]) -> Option<VmLate> {
+/// A part of the time, the packets, and the tasks that had the CPU meanwhile.
+type Part<'a> = (VmPart, u64, &'a [(&'a str, u64)]);
+
+fn late(parts: &[Part<'_>]) -> Option<VmLate> {
     let part = |&(part, packets, behind): &(VmPart, u64, &[(&str, u64)])| VmLatePart {
         part,
         packets,
@@ -189,8 +192,7 @@ fn late(parts: &[(VmPart, u64, &[(&str, u64)])]) -> Option<VmLate> {
 
 #[test]
 fn late_packets() {
-    let all: Vec<(VmPart, u64, &[(&str, u64)])> =
-        VmPart::ALL.into_iter().map(|part| (part, 2, [].as_slice())).collect();
+    let all: Vec<Part<'_>> = VmPart::ALL.into_iter().map(|part| (part, 2, [].as_slice())).collect();
     let waited = (VmPart::VhostWaited, 14, [("spin\x1b", 10), ("stress-ng", 4)].as_slice());
     let queues = vec![
         VmQueue { late: late(&[waited, (VmPart::Vcpu, 1, &[])]), ..queue(0) },

@@ -82,7 +82,7 @@ impl Recording {
         let said = |path: &Path, why: String| format!("{}: {why}", path.display());
         match bytes(&sealed) {
             Ok(bytes) => match file::read(bytes, table) {
-                Ok(rows) => return Ok(rows),
+                Ok(rows) => Ok(rows),
                 // The log may still have the rows.
                 Err(error) => {
                     self.log(table, segment).ok_or_else(|| said(&sealed, error.to_string()))

@@ -33,7 +33,7 @@ pub fn history(intervals: &[Interval]) -> String {
         return canvas(WIDTH, 2.0 * MARGIN).to_string() + "\n";
     };
     let span = last.time_s.saturating_sub(first.time_s) + 1;
-    let columns = span.min(COLUMNS_MAX).max(1);
+    let columns = span.clamp(1, COLUMNS_MAX);
     let column_of = |time_s: u64| time_s.saturating_sub(first.time_s) * columns / span;
     let mut cells = std::collections::BTreeMap::<(u64, u32), u64>::new();
     let mut totals = std::collections::BTreeMap::<u64, u64>::new();
