@@ -106,8 +106,18 @@ def assert_all_received(seen: Answered) -> None:
 
 
 @representative
-@lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
 def test_every_answer_is_followed_to_the_nic(host: Host) -> None:
+    assert_every_answer_followed(host)
+
+
+@lab(kernels=("6.1", "7.2"), topology=TWO_NODES, nics=IGB)
+def test_every_answer_is_followed_on_another_kernel(host: Host) -> None:
+    assert_every_answer_followed(host)
+
+
+def assert_every_answer_followed(host: Host) -> None:
+    """As many as the guest has sent, the peer has received and nearpath has followed."""
     vm = start_vm(host, "-e", "-c", str(VCPU_CPU))
     seen = answered(host, vm, 100, 50)
     assert seen.answers == seen.sent == 100, seen
