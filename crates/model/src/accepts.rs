@@ -136,6 +136,17 @@ impl Listener {
 }
 
 impl DistanceCounts {
+    /// The counts by distance, each with the name of its field.
+    pub fn by_name(&self) -> [(&'static str, u64); 5] {
+        [
+            ("same_cpu", self.same_cpu),
+            ("same_llc", self.same_llc),
+            ("same_node", self.same_node),
+            ("other_node", self.other_node),
+            ("unknown", self.unknown),
+        ]
+    }
+
     /// All accepts so far.
     pub fn of(nearness: Option<Nearness>, accepts: u64) -> Self {
         let mut places = Self { accepts, ..Self::default() };

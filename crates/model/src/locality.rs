@@ -88,6 +88,18 @@ impl Distances {
         Self { packets, same_cpu, same_core, same_llc, same_node, other_node, unknown }
     }
 
+    /// The counts by distance, each with the name of its field.
+    pub fn by_name(&self) -> [(&'static str, u64); 6] {
+        [
+            ("same_cpu", self.same_cpu),
+            ("same_core", self.same_core),
+            ("same_llc", self.same_llc),
+            ("same_node", self.same_node),
+            ("other_node", self.other_node),
+            ("unknown", self.unknown),
+        ]
+    }
+
     /// The change since an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {

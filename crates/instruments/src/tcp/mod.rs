@@ -18,6 +18,8 @@ mod cpus;
 mod events;
 mod groups;
 mod limit;
+#[cfg(test)]
+mod limit_tests;
 mod listeners;
 mod notable;
 mod owners;

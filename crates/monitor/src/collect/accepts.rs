@@ -26,26 +26,22 @@ pub fn accepts(store: &mut Store, now: &AcceptMeasurement, earlier: Option<&Acce
         *listeners.entry(name).or_default() += listener.places;
     }
     for (listener, places) in listeners {
-        for (distance, count) in [
-            ("same_cpu", places.same_cpu),
-            ("same_llc", places.same_llc),
-            ("same_node", places.same_node),
-            ("other_node", places.other_node),
-            ("unknown", places.unknown),
-        ] {
+        for (distance, count) in places.by_name() {
             if count > 0 {
                 store.count(Id::Accepts, &[&listener, distance], count);
             }
         }
     }
-    own(store, "accepts", of(now), of(before));
+    own(store, "accepts", now.into(), before.into());
 }
 
-fn of(accepts: &AcceptMeasurement) -> Own {
-    Own {
-        observed_s: accepts.duration_s,
-        duration_s: accepts.duration_s,
-        events_lost: accepts.lost,
-        cpu_percent: accepts.cost.map_or(0.0, |cost| cost.cpu_percent),
+impl From<&AcceptMeasurement> for Own {
+    fn from(accepts: &AcceptMeasurement) -> Self {
+        Self {
+            observed_s: accepts.duration_s,
+            duration_s: accepts.duration_s,
+            events_lost: accepts.lost,
+            cpu_percent: accepts.cost.map_or(0.0, |cost| cost.cpu_percent),
+        }
     }
 }

@@ -23,14 +23,16 @@ pub fn drops(store: &mut Store, now: &DropMeasurement, earlier: Option<&DropMeas
     for ((reason, device), packets) in series {
         store.count(Id::Drops, &[&reason, &device], packets);
     }
-    own(store, "drops", of(now), of(before));
+    own(store, "drops", now.into(), before.into());
 }
 
-fn of(drops: &DropMeasurement) -> Own {
-    Own {
-        observed_s: drops.duration_s,
-        duration_s: drops.duration_s,
-        events_lost: drops.events_lost,
-        cpu_percent: drops.cost.map_or(0.0, |cost| cost.cpu_percent),
+impl From<&DropMeasurement> for Own {
+    fn from(drops: &DropMeasurement) -> Self {
+        Self {
+            observed_s: drops.duration_s,
+            duration_s: drops.duration_s,
+            events_lost: drops.events_lost,
+            cpu_percent: drops.cost.map_or(0.0, |cost| cost.cpu_percent),
+        }
     }
 }

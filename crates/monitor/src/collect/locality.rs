@@ -11,27 +11,22 @@ pub fn locality(store: &mut Store, now: &Locality, earlier: Option<&Locality>) {
     let before = earlier.unwrap_or(&nothing);
     distances(store, "rx", &now.rx.since(&before.rx));
     distances(store, "tx", &now.tx.since(&before.tx));
-    own(store, "locality", of(now), of(before));
+    own(store, "locality", now.into(), before.into());
 }
 
-fn of(locality: &Locality) -> Own {
-    Own {
-        observed_s: locality.duration_s,
-        duration_s: locality.duration_s,
-        events_lost: locality.events_lost,
-        cpu_percent: locality.cost.map_or(0.0, |cost| cost.cpu_percent),
+impl From<&Locality> for Own {
+    fn from(locality: &Locality) -> Self {
+        Self {
+            observed_s: locality.duration_s,
+            duration_s: locality.duration_s,
+            events_lost: locality.events_lost,
+            cpu_percent: locality.cost.map_or(0.0, |cost| cost.cpu_percent),
+        }
     }
 }
 
 fn distances(store: &mut Store, direction: &str, packets: &Distances) {
-    for (distance, count) in [
-        ("same_cpu", packets.same_cpu),
-        ("same_core", packets.same_core),
-        ("same_llc", packets.same_llc),
-        ("same_node", packets.same_node),
-        ("other_node", packets.other_node),
-        ("unknown", packets.unknown),
-    ] {
+    for (distance, count) in packets.by_name() {
         store.count(Id::LocalityPackets, &[direction, distance], count);
     }
 }

@@ -25,15 +25,17 @@ pub fn stages(store: &mut Store, now: &Measurement, earlier: Option<&Measurement
     }
     fates(store, &now.packets, &before.packets);
     late(store, now, before);
-    own(store, "stages", of(now), of(before));
+    own(store, "stages", now.into(), before.into());
 }
 
-fn of(measurement: &Measurement) -> Own {
-    Own {
-        observed_s: measurement.observed_time_s(),
-        duration_s: measurement.duration_s,
-        events_lost: measurement.events_lost,
-        cpu_percent: measurement.cost.map_or(0.0, |cost| cost.cpu_percent),
+impl From<&Measurement> for Own {
+    fn from(measurement: &Measurement) -> Self {
+        Self {
+            observed_s: measurement.observed_time_s(),
+            duration_s: measurement.duration_s,
+            events_lost: measurement.events_lost,
+            cpu_percent: measurement.cost.map_or(0.0, |cost| cost.cpu_percent),
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub fn tcp(store: &mut Store, now: &TcpMeasurement, earlier: Option<&TcpMeasurem
     for (limit, seconds) in limits {
         store.add(Id::TcpLimited, &[&name_of(&limit)], seconds);
     }
-    own(store, "tcp", of(now), of(before));
+    own(store, "tcp", now.into(), before.into());
 }
 
 fn observe(store: &mut Store, id: Id, ns: Option<u64>) {
@@ -33,12 +33,14 @@ fn observe(store: &mut Store, id: Id, ns: Option<u64>) {
     }
 }
 
-fn of(tcp: &TcpMeasurement) -> Own {
-    Own {
-        observed_s: tcp.duration_s,
-        duration_s: tcp.duration_s,
-        events_lost: tcp.events_lost,
-        // Reading sockets is in the daemon's own time.
-        cpu_percent: tcp.cost.programs.map_or(0.0, |cost| cost.cpu_percent),
+impl From<&TcpMeasurement> for Own {
+    fn from(tcp: &TcpMeasurement) -> Self {
+        Self {
+            observed_s: tcp.duration_s,
+            duration_s: tcp.duration_s,
+            events_lost: tcp.events_lost,
+            // Reading sockets is in the daemon's own time.
+            cpu_percent: tcp.cost.programs.map_or(0.0, |cost| cost.cpu_percent),
+        }
     }
 }

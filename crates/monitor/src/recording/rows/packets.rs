@@ -1,7 +1,7 @@
 //! Locality, accepts, drops, and TCP connections.
 
 use super::cost;
-use crate::collect::{Own, name_of};
+use crate::collect::name_of;
 use crate::recording::batch::{Batch, Cell};
 use crate::recording::table::Table;
 use crate::runner::Since;
@@ -37,25 +37,12 @@ pub fn locality(now: &Locality, earlier: Option<&Locality>) -> Batch {
             ],
         );
     }
-    let of = |locality: &Locality| Own {
-        observed_s: locality.duration_s,
-        duration_s: locality.duration_s,
-        events_lost: locality.events_lost,
-        cpu_percent: locality.cost.map_or(0.0, |cost| cost.cpu_percent),
-    };
-    cost(&mut batch, "locality", of(now), of(before));
+    cost(&mut batch, "locality", now.into(), before.into());
     batch
 }
 
 fn distances(batch: &mut Batch, direction: &str, packets: &Distances) {
-    for (distance, count) in [
-        ("same_cpu", packets.same_cpu),
-        ("same_core", packets.same_core),
-        ("same_llc", packets.same_llc),
-        ("same_node", packets.same_node),
-        ("other_node", packets.other_node),
-        ("unknown", packets.unknown),
-    ] {
+    for (distance, count) in packets.by_name() {
         batch.push(Table::Locality, [direction.into(), distance.into(), count.into()]);
     }
 }
@@ -68,13 +55,7 @@ pub fn accepts(now: &AcceptMeasurement, earlier: Option<&AcceptMeasurement>) -> 
     let mut batch = Batch::now(now.duration_s - before.duration_s);
     for listener in &interval.listeners {
         let places = &listener.places;
-        for (distance, count) in [
-            ("same_cpu", places.same_cpu),
-            ("same_llc", places.same_llc),
-            ("same_node", places.same_node),
-            ("other_node", places.other_node),
-            ("unknown", places.unknown),
-        ] {
+        for (distance, count) in places.by_name() {
             let name = Cell::from(&listener.local);
             let row = [name, listener.netns.into(), distance.into(), count.into()];
             if count > 0 {
@@ -82,13 +63,7 @@ pub fn accepts(now: &AcceptMeasurement, earlier: Option<&AcceptMeasurement>) -> 
             }
         }
     }
-    let of = |accepts: &AcceptMeasurement| Own {
-        observed_s: accepts.duration_s,
-        duration_s: accepts.duration_s,
-        events_lost: accepts.lost,
-        cpu_percent: accepts.cost.map_or(0.0, |cost| cost.cpu_percent),
-    };
-    cost(&mut batch, "accepts", of(now), of(before));
+    cost(&mut batch, "accepts", now.into(), before.into());
     batch
 }
 
@@ -117,13 +92,7 @@ pub fn drops(now: &DropMeasurement, earlier: Option<&DropMeasurement>) -> Batch 
         let row = [reason, function, Cell::Null, protocol, packets, Cell::Null];
         batch.push(Table::Drops, row);
     }
-    let of = |drops: &DropMeasurement| Own {
-        observed_s: drops.duration_s,
-        duration_s: drops.duration_s,
-        events_lost: drops.events_lost,
-        cpu_percent: drops.cost.map_or(0.0, |cost| cost.cpu_percent),
-    };
-    cost(&mut batch, "drops", of(now), of(before));
+    cost(&mut batch, "drops", now.into(), before.into());
     batch
 }
 
@@ -168,12 +137,6 @@ pub fn tcp(now: &TcpMeasurement, earlier: Option<&TcpMeasurement>) -> Batch {
             ],
         );
     }
-    let of = |tcp: &TcpMeasurement| Own {
-        observed_s: tcp.duration_s,
-        duration_s: tcp.duration_s,
-        events_lost: tcp.events_lost,
-        cpu_percent: tcp.cost.programs.map_or(0.0, |cost| cost.cpu_percent),
-    };
-    cost(&mut batch, "tcp", of(now), of(before));
+    cost(&mut batch, "tcp", now.into(), before.into());
     batch
 }

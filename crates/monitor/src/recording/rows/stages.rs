@@ -1,7 +1,7 @@
 //! Paths, spans, fates, causes, and slow packets.
 
 use super::cost;
-use crate::collect::{Own, name_of, part, stages_between};
+use crate::collect::{name_of, part, stages_between};
 use crate::recording::batch::{Batch, Cell};
 use crate::recording::table::Table;
 use nearpath_model::{Culprit, Measurement, Outlier, PathLatency, Span};
@@ -33,17 +33,8 @@ pub fn stages(now: &Measurement, earlier: Option<&Measurement>) -> Batch {
         );
     }
     interval.outliers.iter().for_each(|outlier| of_outlier(&mut batch, outlier));
-    cost(&mut batch, "stages", of(now), of(before));
+    cost(&mut batch, "stages", now.into(), before.into());
     batch
-}
-
-fn of(measurement: &Measurement) -> Own {
-    Own {
-        observed_s: measurement.observed_time_s(),
-        duration_s: measurement.duration_s,
-        events_lost: measurement.events_lost,
-        cpu_percent: measurement.cost.map_or(0.0, |cost| cost.cpu_percent),
-    }
 }
 
 fn of_path(batch: &mut Batch, path: &PathLatency) {
