@@ -35,10 +35,24 @@ struct wait {
 	char comm[16];
 };
 
-/* What a CPU ran. Written only by it. */
+/* What ran instead of a thread for which late packets waited. */
+struct culprit {
+	u32 queue, part;
+	char comm[16];
+};
+
+/* What a CPU computes with. Loops keep their sums here rather than in registers: the verifier knows nothing of what is
+ * read from a map, so that each iteration leaves it one state. With ranges of registers it has 2^WAITS. */
+struct scratch {
+	u64 sum_ns, longest_ns;
+	struct culprit by_vhost, by_vcpu;
+};
+
+/* What a CPU ran. Written only by it, with interrupts off. */
 struct runs {
 	u64 since_ns; /* of the task that it runs; 0: unknown */
 	u64 runs; /* ever */
+	struct scratch scratch;
 	struct wait ring[RUNS];
 };
 
@@ -76,12 +90,6 @@ struct {
 	__type(key, u32);
 	__type(value, struct late);
 } late_packets SEC(".maps");
-
-/* What ran instead of a thread for which late packets waited. */
-struct culprit {
-	u32 queue, part;
-	char comm[16];
-};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -138,7 +146,8 @@ static __always_inline struct runs *note_run(struct task_struct *task, u64 now)
 	run = &runs->ring[runs->runs & (RUNS - 1)];
 	run->start_ns = runs->since_ns ? runs->since_ns : now;
 	run->end_ns = now;
-	BPF_CORE_READ_STR_INTO(&run->comm, task, comm);
+	/* With what is behind its end, which the kernel fills with zeros: it is a part of a key. */
+	BPF_CORE_READ_INTO(&run->comm, task, comm);
 	runs->runs++;
 	runs->since_ns = now;
 	return runs;
@@ -155,7 +164,7 @@ static __always_inline u64 overlap(struct wait *one, u64 from, u64 to)
 static __always_inline void switches(bool preempted, struct task_struct *previous, struct task_struct *next)
 {
 	struct thread *thread = thread_of((u64)previous);
-	u64 now = bpf_ktime_get_ns(), longest = 0;
+	u64 now = bpf_ktime_get_ns();
 	struct runs *runs = note_run(previous, now);
 	struct wait *wait;
 
@@ -167,13 +176,14 @@ static __always_inline void switches(bool preempted, struct task_struct *previou
 	wait = &thread->ring[thread->waits & (WAITS - 1)];
 	wait->start_ns = thread->ready_ns;
 	wait->end_ns = now;
-	wait->comm[0] = 0;
+	__builtin_memset(wait->comm, 0, sizeof(wait->comm));
+	runs->scratch.longest_ns = 0;
 	for (u32 i = 0; i < RUNS; i++) {
 		u64 ns = overlap(&runs->ring[i], wait->start_ns, now);
 
-		if (ns <= longest)
+		if (ns <= runs->scratch.longest_ns)
 			continue;
-		longest = ns;
+		runs->scratch.longest_ns = ns;
 		__builtin_memcpy(wait->comm, runs->ring[i].comm, sizeof(wait->comm));
 	}
 	thread->waits++;
@@ -190,42 +200,46 @@ static __always_inline void wakes(u64 task)
 }
 
 /* The time within these limits that a thread waited for a CPU; the longest of its waits is `worst`. */
-static __always_inline u64 waited(struct thread *thread, u64 from, u64 to, struct culprit *worst)
+static __always_inline u64 waited(struct thread *thread, u64 from, u64 to, struct scratch *scratch,
+				  struct culprit *worst)
 {
-	u64 sum = 0, longest = 0;
-
+	scratch->sum_ns = 0;
+	scratch->longest_ns = 0;
+	__builtin_memset(worst->comm, 0, sizeof(worst->comm));
 	for (u32 i = 0; i < WAITS; i++) {
 		struct wait *wait = &thread->ring[i];
 		u64 ns = overlap(wait, from, to);
 
-		sum += ns;
-		if (ns > longest) {
-			longest = ns;
+		scratch->sum_ns += ns;
+		if (ns > scratch->longest_ns) {
+			scratch->longest_ns = ns;
 			__builtin_memcpy(worst->comm, wait->comm, sizeof(worst->comm));
 		}
 	}
-	return sum;
+	return scratch->sum_ns;
 }
 
 /* Splits the time from one point to the next into that without a CPU and the rest. */
-static __always_inline void split(u64 task, u64 from, u64 to, u64 *wait, u64 *rest, struct culprit *worst)
+static __always_inline void split(u64 task, u64 from, u64 to, u64 *wait, u64 *rest, struct scratch *scratch,
+				  struct culprit *worst)
 {
 	struct thread *thread = thread_of(task);
 
 	*rest = to > from ? to - from : 0;
 	if (!thread)
 		return;
-	*wait = waited(thread, from, to, worst);
+	*wait = waited(thread, from, to, scratch, worst);
 	*rest -= *wait < *rest ? *wait : *rest;
 }
 
-/* A packet reaches the guest. (Not static, so that the verifier checks the body once.) */
+/* A packet reaches the guest; interrupts are off. (Not static, so that the verifier checks the body once.) */
 __noinline int explain(struct waiting *packet, u64 now)
 {
-	struct culprit by_vhost = {}, by_vcpu = {};
-	struct culprit *worst = 0;
 	u64 parts[PARTS] = {}, longest = 0;
-	u32 most = 0, queue;
+	u32 most = 0, queue, cpu = bpf_get_smp_processor_id();
+	struct scratch *scratch;
+	struct runs *runs;
+	struct culprit *worst;
 	struct late *late;
 	u64 one = 1, *known;
 
@@ -233,14 +247,18 @@ __noinline int explain(struct waiting *packet, u64 now)
 		return 0;
 	queue = packet->queue;
 	late = bpf_map_lookup_elem(&late_packets, &queue);
-	if (!late || now - packet->start_ns < slow_ns)
+	runs = bpf_map_lookup_elem(&runs_of_cpus, &cpu);
+	if (!late || !runs || now - packet->start_ns < slow_ns)
 		return 0;
+	scratch = &runs->scratch;
 	if (packet->handler_ns) {
 		parts[PART_INTERRUPT] = packet->handler_ns - packet->start_ns;
 		parts[PART_HANDLER] = packet->tap_ns - packet->handler_ns;
 	}
-	split(packet->worker, packet->tap_ns, packet->set_ns, &parts[PART_VHOST_WAIT], &parts[PART_VHOST], &by_vhost);
-	split(bpf_get_current_task(), packet->set_ns, now, &parts[PART_VCPU_WAIT], &parts[PART_VCPU], &by_vcpu);
+	split(packet->worker, packet->tap_ns, packet->set_ns, &parts[PART_VHOST_WAIT], &parts[PART_VHOST], scratch,
+	      &scratch->by_vhost);
+	split(bpf_get_current_task(), packet->set_ns, now, &parts[PART_VCPU_WAIT], &parts[PART_VCPU], scratch,
+	      &scratch->by_vcpu);
 	for (u32 i = 0; i < PARTS; i++) {
 		if (parts[i] <= longest)
 			continue;
@@ -252,9 +270,9 @@ __noinline int explain(struct waiting *packet, u64 now)
 	count(&late->packets[most], 1);
 	count(&late->ns[most], longest);
 	if (most == PART_VHOST_WAIT)
-		worst = &by_vhost;
+		worst = &scratch->by_vhost;
 	else if (most == PART_VCPU_WAIT)
-		worst = &by_vcpu;
+		worst = &scratch->by_vcpu;
 	else
 		return 0;
 	worst->queue = queue;

@@ -64,7 +64,7 @@ def late_of(host: Host, cpu: int | None) -> tuple[dict[str, Any], int]:
 
 
 @pytest.mark.parametrize(("cpu", "part"), [(VHOST_CPU, "vhost_waited"), (VCPU_CPU, "vcpu_waited")])
-@lab(kernels=("6.1",), topology=TWO_NODES, nics=IGB)
+@lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
 def test_a_task_on_the_cpu_of_vhost_or_the_vcpu_is_named(host: Host, cpu: int, part: str) -> None:
     late, _ = late_of(host, cpu)
     packets = sum(found["packets"] for found in late["parts"])
@@ -75,7 +75,7 @@ def test_a_task_on_the_cpu_of_vhost_or_the_vcpu_is_named(host: Host, cpu: int, p
     assert named["behind"].get("hog", 0) >= 0.95 * named["packets"], late
 
 
-@lab(kernels=("6.1",), topology=TWO_NODES, nics=IGB)
+@lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
 def test_without_a_fault_few_packets_wait_for_a_cpu(host: Host) -> None:
     late, taken = late_of(host, None)
     waited = sum(found["packets"] for found in late["parts"] if found["part"].endswith("_waited"))

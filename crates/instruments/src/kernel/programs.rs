@@ -109,7 +109,8 @@ pub fn in_best_mode<T>(
                 refusal.get_or_insert(error);
             }
             Ok(loaded) => return Ok((loaded, refusal.map(|error| why_not_all(&error)))),
-            Err(other) => return Err(other),
+            // What a better mode was refused for says more than what a lesser one lacks.
+            Err(other) => return Err(refusal.unwrap_or(other)),
         }
     }
     Err(refusal.unwrap_or(InstrumentError::NotStarted))
