@@ -203,11 +203,13 @@ fn a_reader_that_is_stopped() {
     pause(500);
     let pid = rustix::process::Pid::from_child(&reader);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    // Until the sender's window is closed.
-    nearpath_testing::wait_for("probes of the closed window", || {
-        let ss = |_| Command::new("ss").args(["-tnoH", "dport", &format!("= :{port}")]).output();
-        let printed = pair.run(Side::Client, ss).unwrap().stdout;
-        String::from_utf8_lossy(&printed).contains("timer:(persist").then_some(())
+    // Until the sender has waited for half a second: a window that closes for a moment has opened by then.
+    nearpath_testing::wait_for("a window that stays closed", || {
+        let ss = |_| Command::new("ss").args(["-tinoH", "dport", &format!("= :{port}")]).output();
+        let printed = String::from_utf8(pair.run(Side::Client, ss).unwrap().stdout).unwrap();
+        let (_, sent) = printed.split_once(" lastsnd:")?;
+        let ms = sent.split(' ').next()?.parse::<u32>().ok()?;
+        (ms >= 500 && printed.contains("timer:(persist")).then_some(())
     });
     let seen = at_once(&[Side::Client, Side::Server], |side| {
         measured(&pair, side, &["--port", &port, "--for", "3s", "--interval", "250ms"])
