@@ -58,3 +58,42 @@ def test_a_record_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         first, second = (tmp_path / log).read_text().splitlines()
         assert first == "a::test\ttwo lines and a tab"
         assert second == "b\t" + "x" * LONGEST_REASON
+
+
+OUTPUT = """\
+test a_pure_one ... ok
+test group::wrong ... FAILED
+test stands ... FAILED
+
+failures:
+
+---- group::wrong stdout ----
+
+thread 'group::wrong' (7) panicked at tests/kernel_a.rs:1:2:
+5 packets\tof 6
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+
+---- stands stdout ----
+Error: "refused"
+
+error: test failed, to rerun pass `-p nearpath --test kernel_a`
+test late ... FAILED
+
+thread 'late' (8) panicked at tests/kernel_b.rs:1:2:
+too early: the heading of the test is missing
+error: test failed, to rerun pass `-p nearpath-host --test kernel_b`
+error: test failed, to rerun pass `-p nearpath-host --lib`
+error: could not compile `nearpath` (lib) due to 1 previous error
+"""
+
+
+def test_failed_tests_are_found_in_the_output_of_cargo() -> None:
+    command = [PROJECT / "scripts/failed-tests"]
+    done = subprocess.run(command, input=OUTPUT, capture_output=True, text=True, check=True)
+    assert [line.split("\t") for line in done.stdout.splitlines()] == [
+        ["-p nearpath --test kernel_a", "group::wrong", "5 packets of 6"],
+        ["-p nearpath --test kernel_a", "stands", ""],
+        ["-p nearpath-host --test kernel_b", "late", ""],
+        ["-p nearpath-host --lib", "?", "no test failed"],
+        ["", "?", "error: could not compile `nearpath` (lib) due to 1 previous error"],
+    ]
