@@ -8,6 +8,7 @@
 The tier of a test says when it is run; without one, in `make test-full` on the usual kernel:
 
     @representative    of its feature: in `make test` already
+    @ci                in `.ci/run` on the usual kernel, too
     @smoke             in `.ci/run` on the other kernels, too
     @lengthy           in `make test-all` alone
 
@@ -40,6 +41,7 @@ from .requirements import check
 
 lab = pytest.mark.lab
 representative = pytest.mark.representative
+ci = pytest.mark.ci
 smoke = pytest.mark.smoke
 lengthy = pytest.mark.lengthy
 kernel = pytest.mark.kernel
@@ -49,6 +51,7 @@ USUAL_KERNEL = "6.12"
 MARKS = (
     "lab(kernels, tiers, and the fields of Machine but kernel): the virtual host that the test wants",
     "representative: one test of each feature, run by `make test`",
+    "ci: run by `.ci/run` on the usual kernel, not by `make test`",
     "smoke: run by `.ci/run` on the other kernels than the usual one",
     "lengthy: run by `make test-all` alone",
     "kernel: runs on this machine's kernel, and takes as long as on a virtual host",

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, representative
+from lab.fixtures import ci, lab
 from lab.waiting import EVERY_PACKET, ended, printed, start_measuring
 
 from .conversations import Conversation, start_server
@@ -20,7 +20,7 @@ ROUNDS = 200
 PLACEMENT = {"nic_irq_node", "reader_placement", "rps_placement"}
 
 
-@representative
+@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
     with ExitStack() as stack:

@@ -6,7 +6,7 @@ The truth is where testpmd says that its ports and cores are, how it was started
 import json
 
 from lab import Host, Nic
-from lab.fixtures import lab, representative
+from lab.fixtures import ci, lab, representative
 
 from . import dpdk
 
@@ -14,7 +14,7 @@ NEAR, FAR = dpdk.TWO_NODES.cpus_of(1)[0], dpdk.TWO_NODES.cpus_of(0)[1]
 FRAMES = 200
 
 
-@representative
+@ci
 @lab(
     kernels=("6.12",),
     topology=dpdk.TWO_NODES,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import Host, Job, Nic
-from lab.fixtures import lab, lengthy, representative
+from lab.fixtures import ci, lab, lengthy
 from lab.waiting import wait_until
 
 from .hosts import TWO_NODES
@@ -135,7 +135,7 @@ def keeps_every_packet(host: Host, seconds: float) -> None:
         job.kill()
 
 
-@representative
+@ci
 @lab(topology=TWO_NODES, nics=NICS, iommu=True)
 def test_memory_of_drivers_stays_and_no_packet_is_lost(host: Host) -> None:
     keeps_every_packet(host, 10)

@@ -20,7 +20,7 @@ def chosen(marks: str, *options: str) -> list[str]:
 
 
 def test_a_test_is_in_one_tier_of_cost() -> None:
-    assert chosen("lengthy and (representative or smoke)") == []
+    assert chosen("(lengthy and (representative or ci or smoke)) or (representative and ci)") == []
 
 
 def test_make_test_has_one_kernel_and_what_needs_no_host() -> None:

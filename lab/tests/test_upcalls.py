@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from lab import Host
-from lab.fixtures import lab, lengthy, representative
+from lab.fixtures import ci, lab, lengthy
 from lab.waiting import ended, start_measuring, wait_until
 
 from .conversations import Conversation, start_server
@@ -86,7 +86,7 @@ VLAN = 7
 IN_VLAN, BEHIND_TRUNK = "10.8.0.1", "10.8.0.2"
 
 
-@representative
+@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_packet_through_user_space_is_followed(host: Host) -> None:
     let_all_miss(host)

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from lab import Host
-from lab.fixtures import lab, representative
+from lab.fixtures import ci, lab
 from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
@@ -105,7 +105,7 @@ def assert_all_received(seen: Answered) -> None:
     assert numbered <= seen.queue["taken"] <= numbered + strays, seen.document
 
 
-@representative
+@ci
 @lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
 def test_every_answer_is_followed_to_the_nic(host: Host) -> None:
     assert_every_answer_followed(host)

@@ -221,10 +221,10 @@ fn measure_stages_has_the_documented_fields() {
 
 #[test]
 fn filters_select_packets() {
-    if !nearpath_testing::require_ci() {
-        return;
-    }
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -251,10 +251,10 @@ fn filters_select_packets() {
 
 #[test]
 fn the_detail_selects_what_is_observed() {
-    if !nearpath_testing::require_ci() {
-        return;
-    }
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -286,7 +286,10 @@ fn the_detail_selects_what_is_observed() {
 
 #[test]
 fn the_overhead_is_limited_by_default() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     let pair = VethPair::new(2).unwrap();
@@ -309,10 +312,10 @@ fn the_overhead_is_limited_by_default() {
 
 #[test]
 fn an_excluded_stage_is_reported() {
-    if !nearpath_testing::require_ci() {
-        return;
-    }
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -339,10 +342,10 @@ fn an_excluded_stage_is_reported() {
 
 #[test]
 fn with_a_duty_cycle_the_observed_time_is_reported() {
-    if !nearpath_testing::require_ci() {
-        return;
-    }
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -396,7 +399,7 @@ fn an_interrupt_stops_early_and_keeps_the_results() {
 
 #[test]
 fn nothing_is_left_after_kill_9() {
-    if !nearpath_testing::require_bpf() {
+    if !nearpath_testing::require_ci() || !nearpath_testing::require_bpf() {
         return;
     }
     let mut child = command(&["measure", "stages", "--for", "1h"]).spawn().unwrap();
@@ -495,6 +498,9 @@ fn only_interfaces_of_the_namespace_are_shown() {
 /// A burst that is over when the closer measurement starts must not be lost to the checks.
 #[test]
 fn packets_of_the_first_measurement_alone_are_diagnosed() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     const SENT: u64 = 300;
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;

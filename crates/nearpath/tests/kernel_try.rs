@@ -182,6 +182,9 @@ fn a_plan_is_kept_only_when_it_is_better() {
 
 #[test]
 fn probes_and_bytes_are_metrics_too() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     let Some(scene) = Scene::new() else { return };
     let reflect = |side: Side| ReflectorPlan {
         addresses: vec![side.ipv4()],
@@ -280,7 +283,7 @@ fn a_harmful_plan_stops_within_three_blocks_and_leaves_the_host_as_it_was() {
 
 #[test]
 fn without_its_load_a_trial_ends() {
-    if !require_program("iperf3") {
+    if !nearpath_testing::require_ci() || !require_program("iperf3") {
         return;
     }
     let Some(scene) = Scene::new() else { return };

@@ -68,7 +68,10 @@ fn packets_and_connections_end_up_local() {
 
 #[test]
 fn an_early_end_shows_the_completed_steps() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     let running = Running::start(&["demo", "locality", "--json", "--for", "60s"], "measuring for");
@@ -83,10 +86,10 @@ fn an_early_end_shows_the_completed_steps() {
 
 #[test]
 fn a_killed_locality_demo_leaves_nothing_behind() {
-    if !nearpath_testing::require_ci() {
-        return;
-    }
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     let running = Running::start(&["demo", "locality", "--json", "--for", "60s"], "measuring for");

@@ -59,7 +59,10 @@ fn the_path_is_fixed_and_everything_undone() {
 
 #[test]
 fn a_signal_in_the_trial_undoes_the_plan() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "trying the plan");
@@ -75,10 +78,10 @@ fn a_signal_in_the_trial_undoes_the_plan() {
 
 #[test]
 fn a_killed_trial_leaves_nothing_behind() {
-    if !nearpath_testing::require_ci() {
-        return;
-    }
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "trying the plan");

@@ -42,7 +42,7 @@ fn assert_shares(scene: &Scene, side: Side, port: u16, wanted: &[(TcpLimit, Rang
 /// In each second, the sender pauses for some two thirds, and the reader for the rest.
 #[test]
 fn two_limits_within_an_interval_share_its_time() {
-    if !can_run() {
+    if !nearpath_testing::require_ci() || !can_run() {
         return;
     }
     const BURST: usize = 400_000;

@@ -194,7 +194,7 @@ fn an_application_that_pauses() {
 
 #[test]
 fn an_application_that_reads_slowly() {
-    if !can_run() {
+    if !nearpath_testing::require_ci() || !can_run() {
         return;
     }
     let mut scene = Scene::new();
@@ -231,7 +231,7 @@ fn an_application_that_reads_slowly_from_a_small_buffer() {
 
 #[test]
 fn a_path_with_a_rate() {
-    if !can_run() || !nearpath_testing::require_program("tc") {
+    if !nearpath_testing::require_ci() || !can_run() || !nearpath_testing::require_program("tc") {
         return;
     }
     let mut scene = Scene::new();

@@ -227,6 +227,9 @@ fn a_kill_at_any_step_of_applying_is_survived() {
 
 #[test]
 fn a_kill_at_any_step_of_undoing_is_survived() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     in_scene(|scene| {
         if !require_ptrace() {
             return;
@@ -247,6 +250,9 @@ fn a_kill_at_any_step_of_undoing_is_survived() {
 
 #[test]
 fn a_kill_at_any_step_of_making_again_is_survived() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     in_scene(|scene| {
         if !require_ptrace() {
             return;
@@ -292,6 +298,9 @@ fn set_up_anew() {
 
 #[test]
 fn a_write_that_fails_at_any_step_is_survived() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     in_scene(|scene| {
         if !require_failing() {
             return;
@@ -329,6 +338,9 @@ fn a_write_that_fails_at_any_step_is_survived() {
 
 #[test]
 fn a_write_that_fails_while_the_journal_is_shortened_is_survived() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     in_scene(|scene| {
         if !require_failing() {
             return;
