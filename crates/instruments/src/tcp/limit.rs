@@ -29,6 +29,9 @@ const RTT_NOISE_DEVIATIONS: u32 = 2;
 /// A writer that waits for buffer space continues when a third is free (`sk_stream_is_writeable`,
 /// include/net/sock.h): a send buffer is full from here on.
 const FULL_SEND_BUFFER: f64 = 0.6;
+/// A window that is too small for the round-trip time is sent once per round trip, and one that is opened by a slow reader
+/// less often: the reader is the limit below this share of the window per round trip.
+const FILLS_SEND_WINDOW: f64 = 0.2;
 /// Less than this may be a delayed acknowledgement (`TCP_DELACK_MIN` is 40 ms), in ms.
 const SILENCE_MS: u32 = 50;
 /// A recovery from a timeout that the path makes slow: its round-trip time is at least this part of the timeout.
@@ -251,7 +254,7 @@ pub(super) fn divide(
         true => late.explain(TcpLimit::Path, info),
         false => limit,
     };
-    let window = match window_limit(before, socket, info) {
+    let window = match window_limit(before, socket, info, receive_window) {
         TcpLimit::ReceiveWindow => in_queue(TcpLimit::ReceiveWindow),
         limit => limit,
     };
@@ -274,11 +277,15 @@ pub(super) fn is_not_accepted(socket: &TcpSocket) -> bool {
     socket.inode == 0 && socket.state == TcpState::Established && socket.ulp.is_none()
 }
 
-/// The peer's window stops the sender: because the peer's application does not read, if the window has shrunk, or
-/// because it is small.
-fn window_limit(before: &Before, socket: &TcpSocket, info: &TcpInfo) -> TcpLimit {
+/// The peer's window stops the sender for so many seconds: because the peer's application does not read, if the window has
+/// shrunk or opens more slowly than acknowledgements come back, or because it is small.
+fn window_limit(before: &Before, socket: &TcpSocket, info: &TcpInfo, seconds: f64) -> TcpLimit {
     let has_shrunk = info.snd_wnd < before.widest_send_window / 2;
-    if has_shrunk || before.was_window_closed || is_window_closed(info, socket) {
+    // At most this was sent in that time. If the window alone stopped it, it was a window per round trip.
+    let sent = info.bytes_sent.saturating_sub(before.bytes_sent) as f64;
+    let per_rtt = sent * f64::from(info.rtt) / 1e6;
+    let opens_slowly = per_rtt < FILLS_SEND_WINDOW * f64::from(info.snd_wnd) * seconds;
+    if has_shrunk || opens_slowly || before.was_window_closed || is_window_closed(info, socket) {
         TcpLimit::Reader
     } else {
         TcpLimit::ReceiveWindow
