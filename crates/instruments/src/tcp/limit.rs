@@ -32,6 +32,8 @@ const FULL_SEND_BUFFER: f64 = 0.6;
 /// A window that is too small for the round-trip time is sent once per round trip, and one that is opened by a slow reader
 /// less often: the reader is the limit below this share of the window per round trip.
 const FILLS_SEND_WINDOW: f64 = 0.2;
+/// A slow reader opens the window for moments: one that was closed less than so many milliseconds ago closes again.
+const CLOSED_MS: u16 = 200;
 /// Less than this may be a delayed acknowledgement (`TCP_DELACK_MIN` is 40 ms), in ms.
 const SILENCE_MS: u32 = 50;
 /// A recovery from a timeout that the path makes slow: its round-trip time is at least this part of the timeout.
@@ -101,7 +103,8 @@ pub(super) struct Before {
     /// The largest window that the peer offered, and that was offered to it, so far.
     pub widest_send_window: u32,
     pub widest_receive_window: u32,
-    pub was_window_closed: bool,
+    /// Milliseconds since the peer's window was closed at a reading; `None` if it never was, or longer ago.
+    pub closed_ms: Option<u16>,
     /// Whether the receive queue was full.
     pub was_full: bool,
     /// Average of the rate at which data is received, in bytes per second.
@@ -121,7 +124,12 @@ impl Before {
             bytes_received: info.bytes_received,
             widest_send_window: widest(|old| old.widest_send_window, info.snd_wnd),
             widest_receive_window: widest(|old| old.widest_receive_window, receive_window(info)),
-            was_window_closed: is_window_closed(info, socket),
+            closed_ms: match is_window_closed(info, socket) {
+                true => Some(0),
+                false => earlier
+                    .and_then(|old| old.closed_ms?.checked_add((seconds * 1e3) as u16))
+                    .filter(|ms| *ms < CLOSED_MS),
+            },
             was_full: earlier.is_some_and(|old| is_full(old, socket, info)),
             receive_rate: earlier.map_or(0.0, |old| receive_rate(old, info, seconds) as f32),
         }
@@ -262,7 +270,10 @@ pub(super) fn divide(
     times.add(in_queue(TcpLimit::SendBuffer), send_buffer);
     let mut rest = busy - receive_window - send_buffer;
     let timeouts = timeouts(before, info, rest);
-    times.add(TcpLimit::Timeouts, timeouts);
+    // What is sent again into a closed window only probes it ("our retransmits become zero probes", tcp_retransmit_timer).
+    let is_closed = info.snd_wnd == 0 || before.closed_ms.is_some();
+    let waits_for = if is_closed { TcpLimit::Reader } else { TcpLimit::Timeouts };
+    times.add(waits_for, timeouts);
     rest -= timeouts;
     let limit = late.explain(sending_limit(socket, info), info);
     times.add(limit, rest);
@@ -285,7 +296,8 @@ fn window_limit(before: &Before, socket: &TcpSocket, info: &TcpInfo, seconds: f6
     let sent = info.bytes_sent.saturating_sub(before.bytes_sent) as f64;
     let per_rtt = sent * f64::from(info.rtt) / 1e6;
     let opens_slowly = per_rtt < FILLS_SEND_WINDOW * f64::from(info.snd_wnd) * seconds;
-    if has_shrunk || opens_slowly || before.was_window_closed || is_window_closed(info, socket) {
+    let was_closed = before.closed_ms.is_some();
+    if has_shrunk || opens_slowly || was_closed || is_window_closed(info, socket) {
         TcpLimit::Reader
     } else {
         TcpLimit::ReceiveWindow

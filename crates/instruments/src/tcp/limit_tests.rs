@@ -242,3 +242,29 @@ proptest! {
         prop_assert!((sum - seconds).abs() <= seconds * 1e-4, "{sum} of {seconds}");
     }
 }
+
+/// A slow reader's window is open at most readings.
+#[test]
+fn a_window_that_was_just_closed_is_a_slow_readers() {
+    let closed = TcpInfo { snd_wnd: 0, ..sender() };
+    let limit_after = |readings: usize| {
+        let mut before = Before::of(&closed, &socket(), None, 0.0);
+        for _ in 0..readings {
+            before = Before::of(&sender(), &socket(), Some(&before), 0.05);
+        }
+        let later = TcpInfo {
+            busy_time: 2_000_000,
+            rwnd_limited: 1_000_000,
+            bytes_sent: 2_000_000,
+            ..sender()
+        };
+        let mut times = Times::default();
+        divide(&before, &socket(), &later, 1.0, Late::default(), &mut times);
+        nearpath_model::tcp::main_limit(&times.by_limit(), 1.0).map(|(limit, _)| limit)
+    };
+    for (readings, wanted) in
+        [(0, TcpLimit::Reader), (3, TcpLimit::Reader), (4, TcpLimit::ReceiveWindow)]
+    {
+        assert_eq!(limit_after(readings), Some(wanted), "{readings}");
+    }
+}

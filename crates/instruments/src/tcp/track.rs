@@ -68,7 +68,8 @@ struct Kept {
     sndbuf_us: u32,
     widest_send_window: u32,
     widest_receive_window: u32,
-    was_window_closed: bool,
+    /// In hundredths of a second; `u8::MAX`: none.
+    closed_cs: u8,
     was_full: bool,
     receive_rate: f32,
 }
@@ -86,7 +87,7 @@ impl Kept {
             sndbuf_us: low(before.sndbuf_us),
             widest_send_window: before.widest_send_window,
             widest_receive_window: before.widest_receive_window,
-            was_window_closed: before.was_window_closed,
+            closed_cs: before.closed_ms.map_or(u8::MAX, |ms| ms.div_ceil(10) as u8),
             was_full: before.was_full,
             receive_rate: before.receive_rate,
         }
@@ -121,7 +122,7 @@ impl Kept {
             bytes_received,
             widest_send_window: self.widest_send_window,
             widest_receive_window: self.widest_receive_window,
-            was_window_closed: self.was_window_closed,
+            closed_ms: (self.closed_cs < u8::MAX).then(|| u16::from(self.closed_cs) * 10),
             was_full: self.was_full,
             receive_rate: self.receive_rate,
         })
