@@ -3,7 +3,8 @@
 //! Input: each queue interrupt's effective affinity and the NIC's node. Output: one finding for
 //! each NIC with the interrupts that leave its node, and for each a near CPU.
 //!
-//! Rule: document 000 (set the NIC's IRQs to its node), document 002.
+//! Rule: document 000 (set the NIC's IRQs to its node), document 002. Buffers come from the node of the CPU that polls
+//! (`page_pool_create` with `NUMA_NO_NODE`, net/core/page_pool.c).
 
 use crate::context::irq_cpus;
 use crate::counters::{ratio, total};
@@ -66,6 +67,11 @@ fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[
             text::cpus(&places),
             text::list(&nodes)
         ))
+        .evidence(format!(
+            "Most drivers allocate receive buffers where the queue is polled: {} writes these packets to node {}.",
+            nic.name,
+            text::list(&nodes)
+        ))
         .share(ratio(off_count, all_count), "its interrupts")
         .about([Subject::Nic(nic.name.clone())]);
     if all_count > 0 {
@@ -80,7 +86,7 @@ fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[
     }
     let cpus = spread(&nearest_cpus(context.host, Some(node)), off.len());
     for (irq, cpu) in off.iter().zip(cpus) {
-        let why = format!("CPU {cpu} is on node {node}, where {} writes its packets.", nic.name);
+        let why = format!("CPU {cpu} is on node {node}, as {} is.", nic.name);
         finding = finding.change(affinity_change(irq, &CpuSet::from_iter([cpu]), why));
     }
     finding
