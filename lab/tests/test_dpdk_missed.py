@@ -1,0 +1,67 @@
+"""Packets that a NIC drops because no worker of DPDK fetches them in time, and why.
+
+The truth is what testpmd says that its port has missed, and what keeps its worker from polling. Only vmxnet3 counts
+missed packets.
+"""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from lab import Host, Nic
+from lab.fixtures import lab
+from lab.waiting import wait_until
+
+from . import dpdk
+
+NEAR, FAR = dpdk.TWO_NODES.cpus_of(1)[0], dpdk.TWO_NODES.cpus_of(0)[1]
+NICS = (Nic("igb", node=0), Nic("igb", node=1), Nic("vmxnet3", node=1))
+# More than the worker can take, for longer than is measured.
+FRAMES, RATE = 60_000, 1000
+
+# What testpmd does with each packet, what runs beside its worker, and the cause in the finding's title.
+CAUSES = {
+    "busy": ("--forward-mode=noisy --noisy-lkup-memory=4 --noisy-lkup-num-reads=50000", "", "workers busy"),
+    "away": ("", f"taskset -c {NEAR} chrt --fifo 1 sh -c 'while :; do :; done'", "workers disturbed"),
+}
+
+
+def missed(host: Host) -> dict[str, int]:
+    """Missed packets of each port."""
+    (process,) = dpdk.workers(host)["processes"]
+    return {port["name"]: port["imissed"] for port in process["ports"]}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@lab(kernels=("6.12",), topology=dpdk.TWO_NODES, nics=NICS, variant="dpdk", iommu=True)
+def test_the_cause_of_missed_packets_is_named(host: Host, cause: str) -> None:
+    forwarding, beside, named = CAUSES[cause]
+    dpdk.reserve_hugepages(host)
+    devices = [dpdk.pci_address(host, nic) for nic in ("nic1", "nic2")]
+    dpdk.bind(host, devices)
+    eal = f"--lcores 0@{FAR},1@{NEAR} --main-lcore 0 --socket-mem 0,192"
+    testpmd = dpdk.start_testpmd(
+        host, eal, f"--total-num-mbufs=8192 --record-core-cycles --rxd=128 --txd=512 {forwarding}"
+    )
+    assert missed(host)[devices[1]] == 0
+
+    if beside:
+        host.start(f"{beside} >/dev/null 2>&1")
+    with ThreadPoolExecutor() as pool:
+        came = pool.submit(dpdk.send_through, host, 2, 1, FRAMES, rate=RATE)
+        wait_until(lambda: missed(host)[devices[1]] > 0, "packets are missed")
+        command = "nearpath diagnose --measure workers --for 5s --json"
+        found: list[dict[str, Any]] = json.loads(host.check(command, dpdk.PATIENCE_S))["findings"]
+        assert came.result() < FRAMES
+    ours = [finding for finding in found if finding["check"] == "worker_missed"]
+    assert [finding["title"].split(": ")[-1] for finding in ours] == [named], found
+    assert devices[1] in ours[0]["title"], ours
+
+    counted = missed(host)[devices[1]]
+    said = dpdk.stop_testpmd(host, testpmd)
+    # "RX-packets: 1234  RX-dropped: 56  RX-total: 1290", of each port.
+    dropped = [int(count) for count in re.findall(r"RX-dropped: (\d+)", said)]
+    assert counted > 0 and counted in dropped, (counted, dropped)
