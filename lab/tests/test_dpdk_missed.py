@@ -17,14 +17,18 @@ from lab.waiting import wait_until
 
 from . import dpdk
 
-NEAR, FAR = dpdk.TWO_NODES.cpus_of(1)[0], dpdk.TWO_NODES.cpus_of(0)[1]
+(NEAR, NEXT), FAR = dpdk.TWO_NODES.cpus_of(1), dpdk.TWO_NODES.cpus_of(0)[1]
 NICS = (Nic("igb", node=0), Nic("igb", node=1), Nic("vmxnet3", node=1))
 # More than the worker can take, for longer than is measured.
 FRAMES, RATE = 60_000, 1000
 
+SLOW = "--forward-mode=noisy --noisy-lkup-memory=4 --noisy-lkup-num-reads=50000"
+
 # What testpmd does with each packet, what runs beside its worker, and the cause in the finding's title.
 CAUSES = {
-    "busy": ("--forward-mode=noisy --noisy-lkup-memory=4 --noisy-lkup-num-reads=50000", "", "workers busy"),
+    "busy": (SLOW, "", "workers busy"),
+    # Frames of another protocol than IP have no hash, and all come to one queue.
+    "uneven": (f"--rxq=2 --txq=2 --nb-cores=2 {SLOW}", "", "packets uneven, some workers idle"),
     "away": ("", f"taskset -c {NEAR} chrt --fifo 1 sh -c 'while :; do :; done'", "workers disturbed"),
 }
 
@@ -42,7 +46,7 @@ def test_the_cause_of_missed_packets_is_named(host: Host, cause: str) -> None:
     dpdk.reserve_hugepages(host)
     devices = [dpdk.pci_address(host, nic) for nic in ("nic1", "nic2")]
     dpdk.bind(host, devices)
-    eal = f"--lcores 0@{FAR},1@{NEAR} --main-lcore 0 --socket-mem 0,192"
+    eal = f"--lcores 0@{FAR},1@{NEAR},2@{NEXT} --main-lcore 0 --socket-mem 0,192"
     testpmd = dpdk.start_testpmd(
         host, eal, f"--total-num-mbufs=8192 --record-core-cycles --rxd=128 --txd=512 {forwarding}"
     )
