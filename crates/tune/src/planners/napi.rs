@@ -15,6 +15,7 @@ use super::situation::{Situation, cpus};
 use nearpath_model::{
     CpuSet, Ethtool, InterfaceFile, NetThread, Nic, NicSetting, SettingFile, Target,
 };
+use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "napi",
@@ -107,7 +108,12 @@ fn suspended(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
             }
         });
     }
+    // Some drivers have instances for transmit queues alone, which nobody polls for packets.
+    let receives: BTreeSet<u32> = nic.rx_queues.iter().filter_map(|queue| queue.napi_id).collect();
     for (place, (id, now)) in (0..).zip(found) {
+        if !receives.is_empty() && !receives.contains(id) {
+            continue;
+        }
         let setting = NicSetting::new(name.clone(), Ethtool::Napi(place));
         let Some(before) = now.before(SUSPENDED) else { continue };
         let queue = nic.rx_queues.iter().find(|queue| queue.napi_id == Some(*id));
@@ -280,26 +286,39 @@ mod tests {
     fn interrupts_are_suspended_by_napi_instance() {
         let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4], &[5]])));
         host.nics[0].rx_queues[1].napi_id = Some(8194);
-        let with = |found: Vec<(u32, &str)>| {
+        let unlinked = {
+            let mut host = host.clone();
+            host.nics[0].rx_queues[1].napi_id = None;
+            host
+        };
+        let with_host = |host: &Host, found: Vec<(u32, &str)>| {
             let found = found
                 .into_iter()
                 .map(|(id, values)| (id, NapiValues::parse(values).unwrap_or_default()));
             let system = System::default().with_napi_instances("eth0", found.collect());
             let napi = Some(Napi::Suspend);
             let request = Request { goal: Goal::Latency, napi, system, ..Request::default() };
-            planned_for(&host, &request, &[]).unwrap()
+            planned_for(host, &request, &[]).unwrap()
         };
+        let with = |found| with_host(&host, found);
         let now = "defer-hard-irqs 0 gro-flush-timeout 0 irq-suspend-timeout 0 threaded 0";
-        // The second has the values already.
-        let plan = with(vec![(8193, now), (8194, now), (8195, SUSPENDED)]);
+        // The third has the values already.
+        let all = vec![(8193, now), (8194, now), (8195, SUSPENDED)];
+        let targets = |plan: &Plan| -> Vec<String> {
+            let napi = plan.changes.iter().filter(|its| its.kind() == "napi");
+            napi.map(|its| its.target.to_plan()).collect()
+        };
+        let plan = with_host(&unlinked, all.clone());
+        assert_eq!(targets(&plan), ["napi eth0 0", "napi eth0 1"]);
+        assert!(plan.changes.iter().any(|its| its.why.contains("NAPI instance 8193 of eth0")));
+        // The first sends only.
+        let plan = with(all);
+        assert_eq!(targets(&plan), ["napi eth0 1"]);
         let napi: Vec<_> = plan.changes.iter().filter(|its| its.kind() == "napi").collect();
-        let targets: Vec<String> = napi.iter().map(|its| its.target.to_plan()).collect();
-        assert_eq!(targets, ["napi eth0 0", "napi eth0 1"]);
         let before = "defer-hard-irqs 0 gro-flush-timeout 0 irq-suspend-timeout 0";
-        assert_eq!(napi[1].before.text(), Some(before));
-        assert_eq!(napi[1].after.text(), Some(SUSPENDED));
-        assert!(napi[0].why.contains("NAPI instance 8193 of eth0"), "{}", napi[0].why);
-        assert!(napi[1].why.contains("queue 1 of eth0"), "{}", napi[1].why);
+        assert_eq!(napi[0].before.text(), Some(before));
+        assert_eq!(napi[0].after.text(), Some(SUSPENDED));
+        assert!(napi[0].why.contains("queue 1 of eth0"), "{}", napi[0].why);
         let old = with(vec![(8193, "")]);
         assert!(old.notes.iter().any(|note| note.contains("Linux 6.13")), "{:?}", old.notes);
         let down = with(Vec::new());
