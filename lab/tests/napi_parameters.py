@@ -39,7 +39,7 @@ def ask(family: int, flags: int, command: int, body: bytes) -> list[dict[int, by
         connection.bind((0, 0))
         request = struct.pack("=BBH", command, 1, 0) + body
         connection.send(struct.pack("=IHHII", 16 + len(request), family, REQUEST | flags, 1, 0) + request)
-        replies = []
+        replies: list[dict[int, bytes]] = []
         while True:
             datagram = connection.recv(1 << 18)
             while datagram:
