@@ -38,13 +38,16 @@ def settings(host: Host, server: int) -> str:
 
 
 def crossing(host: Host, talks: list[Conversation], port: int = PORT) -> dict[str, float]:
-    """Of each span that was measured often, the share of packets that cross to another node."""
+    """Of each kind of path, and each span, that was measured often, the share of packets that cross to another node.
+
+    A span may be rare though all of its packets cross: a reader is woken, or finds the packet itself."""
     measuring = start_measuring(host, "measure", "stages", "--port", str(port))
     for talk in talks:
         talk.talk(ROUNDS)
-    spans = ended(measuring)["spans"]
-    often = [span for span in spans if span["count"] >= FEW]
-    return {f"{span['direction']} {span['from']} {span['to']}": span["other_node"] for span in often}
+    document = ended(measuring)
+    paths = {path["kind"]: path for path in document["paths"]}
+    spans = {f"{span['direction']} {span['from']} {span['to']}": span for span in document["spans"]}
+    return {name: its["other_node"] for name, its in (paths | spans).items() if its["count"] >= FEW}
 
 
 def tuned(host: Host, *words: str) -> dict[str, Any]:

@@ -60,18 +60,30 @@ impl Places {
         cpus.iter().copied().filter(|cpu| self.0[cpu][0] == *core).collect()
     }
 
-    /// One core in 16, at least one, and one more on each node in turn.
+    /// perftune.py's `auto_detect_irq_mask`, for hosts with more than 4 cores: the first core of the host with up to 16
+    /// cores, else one core in 16 of each node, at least one.
     fn perftune_irq_cpus(&self) -> Vec<u32> {
-        let cores: BTreeSet<&String> = self.0.values().map(|place| &place[0]).collect();
+        let cores =
+            |cpus: &[u32]| cpus.iter().map(|cpu| &self.0[cpu][0]).collect::<BTreeSet<_>>().len();
+        let all = self.all();
+        if cores(&all) <= 16 {
+            return self.first_core(&all);
+        }
         let nodes: BTreeSet<&String> = self.0.values().map(|place| &place[2]).collect();
-        let nodes: Vec<Vec<u32>> = nodes
-            .iter()
-            .map(|node| {
-                self.0.iter().filter(|(_, its)| its[2] == **node).map(|(cpu, _)| *cpu).collect()
-            })
-            .collect();
-        let turns = nodes.iter().cycle().take(cores.len().div_ceil(16));
-        turns.flat_map(|cpus| self.first_core(cpus)).collect()
+        let of = |node: &&String| -> Vec<u32> {
+            let its = self.0.iter().filter(|(_, place)| place[2] == **node);
+            its.map(|(cpu, _)| *cpu).collect()
+        };
+        let taken = nodes.iter().flat_map(|node| {
+            let (mut left, mut taken) = (of(node), Vec::new());
+            for _ in 0..cores(&left).div_ceil(16) {
+                let core = self.first_core(&left);
+                left = self.without(&left, &core);
+                taken.extend(core);
+            }
+            taken
+        });
+        taken.collect()
     }
 
     /// The shares of packets whose reader is on another core, cache or node than their interrupt.

@@ -17,7 +17,7 @@ pub fn netlink(datagram: &[u8]) {
         let _ = (ethtool::coalesce(body), ethtool::features(body, &names), ethtool::rss(body));
         let mut queues = BTreeMap::new();
         netdev::add_queue(body, &mut queues);
-        let _ = netdev::napi_irq(body);
+        let _ = (netdev::napi_irq(body), netdev::napi_parameters(body));
         netdev::add_packets(body, &mut BTreeMap::new());
         attributes(body).for_each(|(_, value)| drop(text_of(value)));
     }

@@ -12,7 +12,9 @@ impl Target {
         }
         let Self::Nic(setting) = self else { return false };
         let Self::File(file) = other else {
-            let table = |its: &NicSetting| its.nic == setting.nic && its.what == Ethtool::Rss;
+            let table = |its: &NicSetting| {
+                its.nic == setting.nic && matches!(its.what, Ethtool::Rss | Ethtool::Napi(_))
+            };
             return setting.what == Ethtool::Channels
                 && matches!(other, Self::Nic(its) if table(its));
         };
@@ -36,7 +38,7 @@ mod tests {
         let changes = |one: &str, other: &str| target(one).may_change(&target(other));
         let (rps, rss) = ("/sys/class/net/eth0/queues/rx-0/rps_cpus", "ethtool eth0 rss");
         let irq = "/proc/irq/40/smp_affinity_list";
-        for other in [rps, rss, irq, "ethtool eth0 channels"] {
+        for other in [rps, rss, irq, "ethtool eth0 channels", "napi eth0 1"] {
             assert!(changes("ethtool eth0 channels", other), "{other}");
         }
         assert!(changes("ethtool eth0 rings", irq) && changes(rps, rps));
@@ -45,6 +47,7 @@ mod tests {
             ("ethtool eth0 rings", rss),
             ("ethtool eth1 channels", rps),
             ("ethtool eth1 channels", rss),
+            ("ethtool eth1 channels", "napi eth0 1"),
             ("ethtool eth0 channels", "/proc/sys/net/core/somaxconn"),
             (rss, "ethtool eth0 channels"),
             (rps, irq),

@@ -111,11 +111,12 @@ files! {
 }
 
 files! {
-    /// Settings of an interface (Documentation/networking/napi.rst).
+    /// Settings of an interface (Documentation/networking/napi.rst, Documentation/ABI/testing/sysfs-class-net).
     InterfaceFile {
         GroFlushTimeout = "gro_flush_timeout": Form::Numbers(1),
         NapiDeferHardIrqs = "napi_defer_hard_irqs": Form::Numbers(1),
         Threaded = "threaded": Form::Numbers(1),
+        TxQueueLen = "tx_queue_len": Form::Numbers(1),
     }
 }
 
@@ -382,6 +383,7 @@ mod tests {
             ("/sys/class/net/eth0/queues/rx-0/rps_flow_cnt", "rps_flow_cnt"),
             ("/sys/class/net/veth-a.1/queues/tx-0/xps_cpus", "xps_cpus"),
             ("/sys/class/net/eth0/napi_defer_hard_irqs", "napi_defer_hard_irqs"),
+            ("/sys/class/net/eth0/tx_queue_len", "tx_queue_len"),
             ("/proc/sys/net/core/rps_sock_flow_entries", "sysctl"),
             ("/sys/kernel/debug/sched/migration_cost_ns", "sysctl"),
             ("/sys/kernel/debug/sched/numa_balancing/scan_size_mb", "sysctl"),

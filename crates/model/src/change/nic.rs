@@ -1,4 +1,4 @@
-//! Settings of an interface that ethtool(8) shows and sets.
+//! Settings of an interface that ethtool(8) shows and sets, and those of its NAPI instances.
 
 use super::{Persistence, TargetKind, is_interface_name};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,9 @@ pub enum Ethtool {
     Feature(String),
     /// `-N`: the n-tuple rule at a location of the NIC's table.
     Rule(u32),
+    /// Not ethtool's, but of the kernel's netdev family (`napi-set`, Documentation/networking/napi.rst): the parameters of
+    /// the NAPI instance at this place among those of the interface, in the order of their ids.
+    Napi(u32),
 }
 
 impl Ethtool {
@@ -50,12 +53,16 @@ impl Ethtool {
             Self::RssKey => "rss_key",
             Self::Feature(_) => "feature",
             Self::Rule(_) => "ntuple_rule",
+            Self::Napi(_) => "napi",
         }
     }
 }
 
 impl fmt::Display for NicSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Ethtool::Napi(place) = self.what {
+            return write!(f, "napi {} {place}", self.nic);
+        }
         write!(f, "ethtool {} ", self.nic)?;
         match &self.what {
             Ethtool::Channels => f.write_str("channels"),
@@ -65,6 +72,8 @@ impl fmt::Display for NicSetting {
             Ethtool::RssKey => f.write_str("rss-key"),
             Ethtool::Feature(name) => write!(f, "feature {name}"),
             Ethtool::Rule(location) => write!(f, "rule {location}"),
+            // Written above.
+            Ethtool::Napi(_) => Ok(()),
         }
     }
 }
@@ -75,7 +84,7 @@ impl NicSetting {
         Self { nic: nic.into(), netns: None, what, instance: None }
     }
 
-    /// Parses a setting's text in a plan: `ethtool eth0 rings`.
+    /// Parses a setting's text in a plan: `ethtool eth0 rings`, `napi eth0 3`.
     #[must_use]
     pub fn parse(text: &str, netns: Option<u64>) -> Option<Self> {
         let words: Vec<&str> = text.split(' ').collect();
@@ -89,6 +98,7 @@ impl NicSetting {
                 (nic, Ethtool::Feature(name.to_owned()))
             }
             ["ethtool", nic, "rule", place] => (nic, Ethtool::Rule(place.parse().ok()?)),
+            ["napi", nic, place] => (nic, Ethtool::Napi(place.parse().ok()?)),
             _ => return None,
         };
         let setting = Self { nic: nic.to_owned(), netns, what, instance: None };
@@ -159,6 +169,8 @@ mod tests {
             "ethtool nic0 rss-key",
             "ethtool nic0 feature rx-ntuple-filter",
             "ethtool nic0 rule 1022",
+            "napi nic0 0",
+            "napi eth0.5 63",
         ] {
             let setting = NicSetting::parse(text, Some(5)).unwrap();
             assert_eq!((setting.to_string().as_str(), setting.netns), (text, Some(5)));
@@ -177,6 +189,11 @@ mod tests {
             "ethtool nic0 rule 4294967296",
             "ethtool nic0 feature X;",
             "ethtool nic0 flash",
+            "ethtool nic0 napi 0",
+            "napi nic0",
+            "napi nic0 03",
+            "napi nic0 -1",
+            "napi ../x 0",
         ] {
             assert_eq!(NicSetting::parse(text, None), None, "{text}");
         }

@@ -1,5 +1,5 @@
 //! Settings of an interface that ethtool(8) shows and sets: channels, rings, coalescing, receive-side
-//! scaling, features, n-tuple rules.
+//! scaling, features, n-tuple rules; and the parameters of its NAPI instances, which another netlink family has.
 //!
 //! Input: a target such as `ethtool eth0 rings` and a value in ethtool's syntax, such as `rx 4096 tx 4096`. Values are read
 //! and set through the kernel's netlink family, or by ioctl if that has no request: n-tuple rules on all kernels,
@@ -7,11 +7,13 @@
 
 mod dependents;
 mod failure;
+mod napi;
 mod numbers;
 mod rss;
 mod rules;
 mod switch;
 
+pub(crate) use napi::{NapiValues, instances as napi_instances};
 pub(crate) use rss::{Table, key_bytes};
 
 use crate::TuneError;
@@ -40,6 +42,7 @@ pub(crate) fn command(target: &NicSetting, value: &str) -> Option<Vec<String>> {
         Ethtool::Rings => all("-G", &words),
         Ethtool::Coalesce => all("-C", &words),
         Ethtool::Rss if words.first() == Some(&"table") => None,
+        Ethtool::Napi(_) => None,
         Ethtool::Rss => all("-X", &words),
         Ethtool::RssKey => all("-X", &["hkey", value]),
         Ethtool::Feature(name) => all("-K", &[name, value]),
@@ -76,6 +79,7 @@ pub(crate) fn setting<'a>(
         Ethtool::RssKey => Box::new(rss::KeySetting { target }),
         Ethtool::Feature(name) => Box::new(switch::FeatureSetting { target, name }),
         Ethtool::Rule(place) => Box::new(rules::RuleSetting::live(target, *place)),
+        Ethtool::Napi(place) => Box::new(napi::NapiSetting { target, place: *place }),
     };
     Ok(Box::new(OfInstance { inner, target, files }))
 }
@@ -141,6 +145,7 @@ pub fn fuzzing(text: &str) {
         }
     }
     rules::fuzzing(value);
+    napi::fuzzing(value);
     let _ = key_bytes(value);
 }
 

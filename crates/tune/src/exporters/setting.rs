@@ -82,6 +82,10 @@ impl<'a> Setting<'a> {
                 let unit = units.get(&thread.pid).map(String::as_str);
                 Self::with(change, Kind::Thread(unit), Form::CpuList)
             }
+            Target::Nic(nic) if matches!(nic.what, Ethtool::Napi(_)) => {
+                Err("the kernel has neither a file nor a common tool for a single NAPI instance"
+                    .to_owned())
+            }
             Target::Nic(nic) => {
                 let kind = Kind::Nic(commands(nic, change)?);
                 let (before, after) = (text(&change.before)?, text(&change.after)?);
@@ -221,6 +225,8 @@ fn commands(nic: &NicSetting, change: &PlannedChange) -> Result<NicCommands, Str
         Ethtool::Rss | Ethtool::RssKey => "-x",
         Ethtool::Feature(_) => "-k",
         Ethtool::Rule(_) => "-n",
+        // Not exported.
+        Ethtool::Napi(_) => "",
     };
     Ok(NicCommands { nic: nic.nic.clone(), show, set, after, before })
 }

@@ -38,6 +38,7 @@ mod system;
 mod target_node;
 mod thread_affinity;
 mod traffic;
+mod tx_queue_len;
 mod vm_threads;
 mod workload;
 mod xps;
@@ -83,6 +84,7 @@ pub const PLANNERS: &[Planner] = &[
     rss::PLANNER,
     rps::PLANNER,
     xps::PLANNER,
+    tx_queue_len::PLANNER,
     gro_flush_timeout::PLANNER,
     napi_defer_hard_irqs::PLANNER,
     napi::PLANNER,

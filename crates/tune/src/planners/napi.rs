@@ -1,16 +1,21 @@
-//! How NAPI polls the queues, on request: deferred interrupts, values for programs that busy-poll, or polling in threads.
+//! How NAPI polls the queues, on request: deferred interrupts, values for programs that busy-poll, interrupts that are
+//! suspended while these find packets, or polling in threads.
 //!
 //! Input: the files of the interfaces, and the NAPI threads with the planned CPU of each queue's interrupt. Output:
-//! `napi_defer_hard_irqs` with the timer that it needs, `gro_flush_timeout`; or `threaded`, and once its threads exist,
+//! `napi_defer_hard_irqs` with the timer that it needs, `gro_flush_timeout`; these and `irq_suspend_timeout` of each NAPI
+//! instance; or `threaded`, and once its threads exist,
 //! their affinities: each on the CPU of its queue's interrupt, which only wakes it, so that packets stay there.
 //!
-//! Rules: Documentation/networking/napi.rst ("Software IRQ coalescing", "Threaded NAPI"), af_xdp.rst (values for
+//! Rules: Documentation/networking/napi.rst ("Software IRQ coalescing", "IRQ suspension", "Threaded NAPI"), af_xdp.rst (values for
 //! `SO_PREFER_BUSY_POLL`), commit 6f8b12d661d0 (values for deferred interrupts), `napi_kthread_create` of net/core/dev.c.
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus};
-use nearpath_model::{CpuSet, InterfaceFile, NetThread, Nic, SettingFile, Target};
+use nearpath_model::{
+    CpuSet, Ethtool, InterfaceFile, NetThread, Nic, NicSetting, SettingFile, Target,
+};
+use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "napi",
@@ -25,6 +30,8 @@ pub enum Napi {
     Defer,
     /// For programs that poll their sockets themselves: interrupts only if they stop.
     BusyPoll,
+    /// As `BusyPoll` for programs that poll with epoll: no interrupts as long as they find packets.
+    Suspend,
     /// In threads, which the scheduler runs beside others.
     Threaded,
 }
@@ -51,6 +58,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
                     us * rounds
                 )
             }),
+            Napi::Suspend => suspended(situation, draft, nic),
             Napi::Threaded => threaded(situation, draft, nic),
         }
     }
@@ -77,6 +85,57 @@ fn deferred(
     for (file, after) in values {
         set(situation, draft, nic, file, after, why(rounds, timeout_ns / 1000));
     }
+}
+
+/// Interrupts that are suspended while a program finds packets: the longest that it takes for what it found, and low values
+/// for when it finds none.
+const SUSPENDED: &str = "defer-hard-irqs 2 gro-flush-timeout 20000 irq-suspend-timeout 20000000";
+
+/// Sets each NAPI instance of a NIC: there is no file for all of them.
+fn suspended(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
+    let name = &nic.name;
+    let found = match situation.request.system.napi_instances(name) {
+        Ok(found) => found,
+        Err(reason) => {
+            return draft.note(format!("the NAPI instances of {name} are unknown: {reason}"));
+        }
+    };
+    if !found.iter().any(|(_, now)| now.0.contains_key("irq-suspend-timeout")) {
+        return draft.note(match found.is_empty() {
+            true => format!("{name} has no NAPI instance while it is down"),
+            false => {
+                format!("irq_suspend_timeout of {name} is not available: it requires Linux 6.13")
+            }
+        });
+    }
+    // Some drivers have instances for transmit queues alone, which nobody polls for packets.
+    let receives: BTreeSet<u32> = nic.rx_queues.iter().filter_map(|queue| queue.napi_id).collect();
+    for (place, (id, now)) in (0..).zip(found) {
+        if !receives.is_empty() && !receives.contains(id) {
+            continue;
+        }
+        let setting = NicSetting::new(name.clone(), Ethtool::Napi(place));
+        let Some(before) = now.before(SUSPENDED) else { continue };
+        let queue = nic.rx_queues.iter().find(|queue| queue.napi_id == Some(*id));
+        let what = match queue {
+            Some(queue) => format!("queue {} of {name}", queue.queue),
+            None => format!("NAPI instance {id} of {name}"),
+        };
+        draft.add(DraftChange {
+            id: format!("{name}/napi-{place}"),
+            target: setting.into(),
+            before: before.to_string().into(),
+            after: SUSPENDED.into(),
+            why: format!(
+                "a program that polls {what} with epoll and prefers busy polling (EPIOCSPARAMS) gets no interrupts while \
+                 it finds packets; the price is up to 20ms for packets if it stalls"
+            ),
+            finding: None,
+        });
+    }
+    draft.note(format!(
+        "these parameters last as long as the queues of {name}: after a change of its channels, plan again"
+    ));
 }
 
 fn threaded(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
@@ -176,6 +235,7 @@ mod tests {
     use super::super::tests::{TWO_NODES, eth0, host, of_kind, planned_for, set as cpu_set};
     use super::super::{Plan, Request, System};
     use super::*;
+    use crate::ethtool::NapiValues;
     use nearpath_model::{Goal, Host, Thread};
     use nearpath_testing::trees::Machine;
     use std::collections::BTreeMap;
@@ -220,6 +280,51 @@ mod tests {
         );
         let old = with(Some(Napi::Defer), &[(timer, "0")]);
         assert!(values(&old).is_empty() && old.notes.iter().any(|n| n.contains("Linux 5.8")));
+    }
+
+    #[test]
+    fn interrupts_are_suspended_by_napi_instance() {
+        let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4], &[5]])));
+        host.nics[0].rx_queues[1].napi_id = Some(8194);
+        let unlinked = {
+            let mut host = host.clone();
+            host.nics[0].rx_queues[1].napi_id = None;
+            host
+        };
+        let with_host = |host: &Host, found: Vec<(u32, &str)>| {
+            let found = found
+                .into_iter()
+                .map(|(id, values)| (id, NapiValues::parse(values).unwrap_or_default()));
+            let system = System::default().with_napi_instances("eth0", found.collect());
+            let napi = Some(Napi::Suspend);
+            let request = Request { goal: Goal::Latency, napi, system, ..Request::default() };
+            planned_for(host, &request, &[]).unwrap()
+        };
+        let with = |found| with_host(&host, found);
+        let now = "defer-hard-irqs 0 gro-flush-timeout 0 irq-suspend-timeout 0 threaded 0";
+        // The third has the values already.
+        let all = vec![(8193, now), (8194, now), (8195, SUSPENDED)];
+        let targets = |plan: &Plan| -> Vec<String> {
+            let napi = plan.changes.iter().filter(|its| its.kind() == "napi");
+            napi.map(|its| its.target.to_plan()).collect()
+        };
+        let plan = with_host(&unlinked, all.clone());
+        assert_eq!(targets(&plan), ["napi eth0 0", "napi eth0 1"]);
+        assert!(plan.changes.iter().any(|its| its.why.contains("NAPI instance 8193 of eth0")));
+        // The first sends only.
+        let plan = with(all);
+        assert_eq!(targets(&plan), ["napi eth0 1"]);
+        let napi: Vec<_> = plan.changes.iter().filter(|its| its.kind() == "napi").collect();
+        let before = "defer-hard-irqs 0 gro-flush-timeout 0 irq-suspend-timeout 0";
+        assert_eq!(napi[0].before.text(), Some(before));
+        assert_eq!(napi[0].after.text(), Some(SUSPENDED));
+        assert!(napi[0].why.contains("queue 1 of eth0"), "{}", napi[0].why);
+        let old = with(vec![(8193, "")]);
+        assert!(old.notes.iter().any(|note| note.contains("Linux 6.13")), "{:?}", old.notes);
+        let down = with(Vec::new());
+        assert!(down.notes.iter().any(|note| note.contains("is down")), "{:?}", down.notes);
+        let unknown = planned(&host, Some(Napi::Suspend), &[]);
+        assert!(unknown.notes.iter().any(|n| n.contains("running host")), "{:?}", unknown.notes);
     }
 
     #[test]

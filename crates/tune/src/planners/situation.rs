@@ -238,7 +238,7 @@ impl<'a> Situation<'a> {
     /// Whether programs may poll the queues of their sockets (Documentation/networking/napi.rst, "Busy polling"), or
     /// deferred interrupts are requested.
     pub fn polls(&self) -> bool {
-        if matches!(self.request.napi, Some(Napi::Defer | Napi::BusyPoll)) {
+        if matches!(self.request.napi, Some(Napi::Defer | Napi::BusyPoll | Napi::Suspend)) {
             return true;
         }
         let is_set =

@@ -2,8 +2,10 @@
 //! they are used. It is read before planning, as planners do not access the host; for a snapshot it is unknown.
 
 pub(super) use super::cgroup_state::CgroupState;
+use super::situation::is_hardware;
 use super::workload::Workload;
 use crate::configuration::Etc;
+use crate::ethtool::{NapiValues, napi_instances};
 use crate::files::settings_of;
 use crate::hugepages::counts;
 use crate::irqbalance::Bans;
@@ -14,7 +16,7 @@ use crate::threads::find_thread;
 use crate::units::booted;
 use nearpath_host::{Root, memory_must_stay};
 use nearpath_model::{
-    ConfigFile, CpuId, CpuSet, FileOf, Host, HugepagePools, Irqbalance, PoolCounts, QueueId,
+    ConfigFile, CpuId, CpuSet, FileOf, Host, HugepagePools, Irqbalance, Nic, PoolCounts, QueueId,
     SettingFile, Thread, UnitSetting,
 };
 use std::collections::BTreeMap;
@@ -30,6 +32,8 @@ pub struct System {
     traffic_classes: BTreeMap<String, BTreeMap<QueueId, u32>>,
     /// Threads of the kernel that poll queues, by id.
     kernel_threads: BTreeMap<u32, Thread>,
+    /// The NAPI instances of each interface in the order of their ids, or why they are unknown.
+    napi_instances: BTreeMap<String, Result<Vec<(u32, NapiValues)>, String>>,
     /// The CPUs of each frequency policy.
     policies: BTreeMap<u32, CpuSet>,
     /// Why a fragment of the kernel command line would not be read.
@@ -72,6 +76,7 @@ impl System {
             settings: settings(root),
             traffic_classes: traffic_classes(root),
             kernel_threads: BTreeMap::new(),
+            napi_instances: BTreeMap::new(),
             policies: policies(root),
             no_fragments: no_fragments(root),
             irqbalance: running.map(|irqbalance| {
@@ -138,6 +143,24 @@ impl System {
         let of_kernel = host.net_threads.iter().filter(|thread| thread.process.is_none());
         let found = of_kernel.filter_map(|its| find_thread(root, its.pid, its.pid));
         self.kernel_threads = found.map(|thread| (thread.tid, thread)).collect();
+    }
+
+    /// Reads the parameters of the NAPI instances of the host's interfaces.
+    pub fn read_napi_instances(&mut self, host: &Host) {
+        let read = |nic: &Nic| {
+            let found = napi_instances(&nic.name).map_err(|error| error.to_string());
+            (nic.name.clone(), found.map(Option::unwrap_or_default))
+        };
+        self.napi_instances = host.nics.iter().filter(|nic| is_hardware(nic)).map(read).collect();
+    }
+
+    /// The NAPI instances of an interface in the order of their ids: id and parameters, or why they are unknown.
+    pub(super) fn napi_instances(&self, nic: &str) -> Result<&[(u32, NapiValues)], &str> {
+        match self.napi_instances.get(nic) {
+            Some(Ok(found)) => Ok(found),
+            Some(Err(reason)) => Err(reason),
+            None => Err("they are read on the running host only"),
+        }
     }
 
     /// The traffic classes of an interface's transmit queues; `None` if they are unknown.
@@ -275,6 +298,12 @@ impl System {
     }
 
     /// The same with these threads of the kernel.
+    #[cfg(test)]
+    pub(super) fn with_napi_instances(mut self, nic: &str, found: Vec<(u32, NapiValues)>) -> Self {
+        self.napi_instances.insert(nic.to_owned(), Ok(found));
+        self
+    }
+
     #[cfg(test)]
     pub(super) fn with_kernel_threads(mut self, threads: Vec<Thread>) -> Self {
         self.kernel_threads = threads.into_iter().map(|thread| (thread.tid, thread)).collect();

@@ -172,6 +172,9 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
                 Ethtool::RssKey => format!("-X {nic} hkey"),
                 Ethtool::Feature(name) => format!("-K {nic} {}", word(name)),
                 Ethtool::Rule(_) => return by_tune("it adds an n-tuple rule"),
+                Ethtool::Napi(_) => {
+                    return by_tune("it sets parameters of a NAPI instance by netlink");
+                }
             };
             match plain(&change.after) {
                 Some(after) => format!("ethtool {option} {after}"),

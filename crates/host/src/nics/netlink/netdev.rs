@@ -22,8 +22,14 @@ const QUEUE_NAPI_ID: u16 = 4;
 const QUEUE_TYPE_RX: u32 = 0;
 const QUEUE_TYPE_TX: u32 = 1;
 
-const NAPI_ID: u16 = 2;
+const NAPI_IFINDEX: u16 = 1;
+pub(crate) const NAPI_ID: u16 = 2;
 const NAPI_IRQ: u16 = 3;
+
+/// The parameters of a NAPI instance that can be set, with their attributes, as in Documentation/netlink/specs/netdev.yaml.
+/// The first three since 6.13, the last since 6.17.
+pub(crate) const NAPI_PARAMETERS: [(&str, u16); 4] =
+    [("defer-hard-irqs", 5), ("gro-flush-timeout", 6), ("irq-suspend-timeout", 7), ("threaded", 8)];
 
 const QSTATS_IFINDEX: u16 = 1;
 const QSTATS_QUEUE_TYPE: u16 = 2;
@@ -32,6 +38,9 @@ const QSTATS_SCOPE: u16 = 4;
 const QSTATS_RX_PACKETS: u16 = 8;
 const QSTATS_TX_PACKETS: u16 = 10;
 const SCOPE_QUEUE: u32 = 1;
+
+/// The parameters of a NAPI instance, by name: times in nanoseconds, numbers of polls, and 0 or 1.
+pub type NapiParameters = BTreeMap<&'static str, u64>;
 
 /// Which NAPI instance serves which queue of a NIC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +79,31 @@ pub(crate) fn napi_irqs(
         irqs.extend(napi_irq(generic_body(payload)));
     })?;
     Ok(irqs)
+}
+
+/// The NAPI instances of an interface with the parameters that the kernel shows, by NAPI id.
+///
+/// # Errors
+/// The error that ended the dump; ENODEV if there is no such interface.
+pub(crate) fn napi_instances(
+    connection: &mut Connection,
+    family: u16,
+    interface: IfIndex,
+) -> io::Result<BTreeMap<u32, NapiParameters>> {
+    let mut instances = BTreeMap::new();
+    let request = generic(NAPI_GET, &attribute(NAPI_IFINDEX, &interface.0.to_ne_bytes()));
+    connection.dump(family, &request, |payload| {
+        instances.extend(napi_parameters(generic_body(payload)));
+    })?;
+    Ok(instances)
+}
+
+/// NAPI id and parameters of an instance.
+pub(crate) fn napi_parameters(body: &[u8]) -> Option<(u32, NapiParameters)> {
+    let parameter =
+        |(name, kind): (&'static str, u16)| Some((name, find(body, kind).and_then(uint_of)?));
+    let id = find(body, NAPI_ID).and_then(u32_of)?;
+    Some((id, NAPI_PARAMETERS.into_iter().filter_map(parameter).collect()))
 }
 
 /// The packets of the queues of all interfaces whose drivers support it (since 6.9).
@@ -156,6 +190,25 @@ mod tests {
         let of_nic = &packets[&IfIndex(3)];
         assert_eq!(of_nic.rx, [(QueueId(1), 1 << 40)].into());
         assert_eq!(of_nic.tx, [(QueueId(0), 7)].into());
+    }
+
+    #[test]
+    fn parameters_of_napi_instances() {
+        let large = attribute(7, &20_000_000_000u64.to_ne_bytes());
+        let whole = [body(&[(1, 3), (2, 8193), (5, 100), (6, 20_000)]), large].concat();
+        let (id, parameters) = napi_parameters(&whole).unwrap();
+        let expected = [
+            ("defer-hard-irqs", 100),
+            ("gro-flush-timeout", 20_000),
+            ("irq-suspend-timeout", 20_000_000_000),
+        ];
+        assert_eq!((id, parameters), (8193, expected.into()));
+        // Before 6.13.
+        let old = napi_parameters(&body(&[(1, 3), (2, 8193), (3, 77)]));
+        assert_eq!(old, Some((8193, BTreeMap::new())));
+        for end in 0..whole.len() {
+            let _ = napi_parameters(&whole[..end]);
+        }
     }
 
     #[test]

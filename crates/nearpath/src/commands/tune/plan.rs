@@ -99,7 +99,8 @@ pub struct PlanOptions {
     /// Stop the irqbalance service instead of excluding the interrupts from it
     #[arg(long)]
     stop_irqbalance: bool,
-    /// How the queues are polled: with deferred interrupts, for programs that busy-poll, or in threads
+    /// How the queues are polled: with deferred interrupts, for programs that busy-poll, with interrupts suspended
+    /// meanwhile, or in threads
     #[arg(long, value_enum)]
     napi: Option<NapiName>,
     /// Run the CPUs that handle packets at full frequency, which costs power
@@ -138,6 +139,7 @@ enum GoalName {
 enum NapiName {
     Defer,
     BusyPoll,
+    Suspend,
     Threaded,
 }
 
@@ -146,6 +148,7 @@ impl From<NapiName> for Napi {
         match name {
             NapiName::Defer => Self::Defer,
             NapiName::BusyPoll => Self::BusyPoll,
+            NapiName::Suspend => Self::Suspend,
             NapiName::Threaded => Self::Threaded,
         }
     }
@@ -225,6 +228,7 @@ impl PlanOptions {
             if live { System::read(root, &workloads, &self.port) } else { System::default() };
         if live && self.napi.is_some() {
             system.read_kernel_threads(root, &host);
+            system.read_napi_instances(&host);
         }
         let request = Request {
             goal,
