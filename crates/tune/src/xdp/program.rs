@@ -127,7 +127,8 @@ fn classes(maps: &BTreeMap<String, MapHandle>) -> Option<ClassCpus> {
     ] {
         let map = maps.get(name)?;
         let kind = if name == BY_PCP { TrafficClass::Pcp } else { TrafficClass::Dscp };
-        for key in map.keys() {
+        // Another program may have maps of these names.
+        for key in map.keys().take(ClassCpus::ADDRESSES) {
             let value = map.lookup(&key, MapFlags::ANY).ok().flatten();
             let Some(cpu) = value.and_then(|value| word(&value)?.checked_sub(1)) else { continue };
             let has_queue = cpus.lookup(&cpu.to_ne_bytes(), MapFlags::ANY).ok().flatten().is_some();
