@@ -7,6 +7,7 @@
 #define NEARPATH_FILTER_H
 
 #include "probe.h"
+#include "vlan.h"
 #include <bpf/bpf_endian.h>
 
 /* Limits for lower devices and nested VLANs, as in crates/instruments/src/filter.rs. */
@@ -202,11 +203,6 @@ static __noinline u32 match_headers(u64 network_header, u32 version)
 	return MATCH;
 }
 
-static __always_inline bool is_vlan(u32 protocol)
-{
-	return protocol == ETH_P_8021Q || protocol == ETH_P_8021AD;
-}
-
 /*
  * The protocol after the VLAN tags in the packet. On receive *at is the first tag; on transmit network_header
  * is already behind the tags, and the IP version gives the protocol.
@@ -231,27 +227,6 @@ static __always_inline u32 behind_vlan_tags(u64 *at, u32 protocol, bool transmit
 		protocol = bpf_ntohs(tag[1]);
 	}
 	return protocol;
-}
-
-/* Separate functions: the compiler would otherwise read the field before checking that the kernel has it. */
-static __noinline u32 vlan_all_of(struct sk_buff *skb)
-{
-	return BPF_CORE_READ(skb, vlan_all);
-}
-
-static __noinline u32 has_vlan_tag_before_6_2(struct sk_buff *skb)
-{
-	struct sk_buff___vlan_present *old = (struct sk_buff___vlan_present *)skb;
-
-	return BPF_CORE_READ_BITFIELD_PROBED(old, vlan_present);
-}
-
-/* Whether the device has stripped a tag from the packet. */
-static __always_inline bool has_vlan_tag(struct sk_buff *skb)
-{
-	if (bpf_core_field_exists(skb->vlan_all))
-		return vlan_all_of(skb);
-	return has_vlan_tag_before_6_2(skb);
 }
 
 /* VLAN ids of a received packet, outermost first. Returns their number. */

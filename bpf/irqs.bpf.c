@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The instrument "irqs": how long each CPU is in hard interrupts and in softirqs, and the polls of each NAPI
- * instance. The number of interrupts is counted by the kernel (/proc/interrupts).
+ * instance. The number of interrupts is counted by the kernel (/proc/interrupts). On request, packets by priority.
  *
  * Hard interrupts interrupt softirqs and not the other way round: their time is subtracted from that of the
  * softirq, so that the sum is the time that the CPU spent in both.
  */
+#include "priorities.h"
 #include "probe.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -262,6 +263,12 @@ PROBE(napi_poll, "napi_poll")
 		p->full++;
 	if (irq)
 		p->irq = p->irq && p->irq != irq ? SEVERAL : irq;
+}
+
+PROBE(netif_receive_skb, "netif_receive_skb")
+{
+	if (active)
+		count_priority((struct sk_buff *)ctx[0], direct);
 }
 
 /* Run manually to measure the cost that the kernel's run-time statistics add to each run. */

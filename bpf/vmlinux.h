@@ -35,6 +35,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_STACK_TRACE = 7,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_CPUMAP = 16,
 	BPF_MAP_TYPE_REUSEPORT_SOCKARRAY = 20,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
@@ -76,6 +77,15 @@ enum sk_action {
 struct sk_reuseport_md {
 	__u64 data, data_end;
 	__u32 len, eth_protocol, ip_protocol, bind_inany, hash;
+};
+
+enum xdp_action {
+	XDP_PASS = 2,
+};
+
+/* The same, of programs that see received packets first. */
+struct xdp_md {
+	__u32 data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex;
 };
 
 struct sock_filter {
@@ -206,6 +216,7 @@ struct skb_shared_hwtstamps {
 struct skb_shared_info {
 	__u8 tx_flags;
 	unsigned short gso_size;
+	unsigned short gso_segs;
 	struct skb_shared_hwtstamps hwtstamps;
 };
 

@@ -4,5 +4,5 @@
 mod skeletons;
 
 fn main() {
-    skeletons::build(&["steer"]);
+    skeletons::build(&["priority", "steer"]);
 }

@@ -126,9 +126,9 @@ def test_set_and_put_back(host: Host) -> None:
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_nic_without_rules_is_told_of(host: Host) -> None:
     """A VLAN priority asked of a NIC that takes no n-tuple rules: the plan says so, and plans no rule."""
-    plan = json.loads(host.check("nearpath tune plan --nic nic0 --vlan-priority 5:1 --json"))
-    notes = [note for note in plan["notes"] if "VLAN priority" in note]
-    assert notes and "rx-ntuple-filter" in notes[0], plan["notes"]
+    plan = json.loads(host.check("nearpath tune plan --nic nic0 --priority 5:1 --json"))
+    (xdp,) = [change for change in plan["changes"] if change["kind"] == "xdp"]
+    assert "rx-ntuple-filter" in xdp["why"] and xdp["after"] == "pcp 5 cpu 1", plan
     assert not [change for change in plan["changes"] if "rule" in change["target"]], plan["changes"]
 
 

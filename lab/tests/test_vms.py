@@ -94,3 +94,13 @@ def test_a_vhost_worker_on_its_vcpus_cpu_is_found_moved_and_put_back(host: Host)
     assert cpus() == {**before, worker["tid"]: "3"}, "the worker alone is moved"
     host.check(["nearpath", "tune", "rollback"])
     assert cpus() == before
+    # Parameters of the modules: what the administrator sets is found, and found no more when it is as it was.
+    parameter = "/sys/module/kvm/parameters/halt_poll_ns"
+    default = host.read(parameter)
+    for value, count in ((b"5000000", 1), (default, 0)):
+        host.write(parameter, value)
+        found = json.loads(host.run(["nearpath", "diagnose", "--for", "1s", "--json"]).out)
+        titles = [finding["title"] for finding in found["findings"] if finding["check"] == "vm_halt_polling"]
+        assert titles == ["vCPUs poll for up to 5.00ms before they sleep"][:count], titles
+        unknown = [note for note in found["not_checked"] if note["check"] in ("vm_halt_polling", "vm_zero_copy")]
+        assert unknown == [], unknown

@@ -71,6 +71,7 @@ pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
         (host.sockets, host.owners) = sockets::read(root, &mut notes);
         host.cgroups = cgroups::read(root, &mut notes, &mut host.owners);
         host.vms = vms::read_all(root, &host.topology, &mut notes);
+        host.kvm = (!host.vms.is_empty()).then(|| vms::parameters(root, &mut notes));
     }
     host.process_memory = memory::read(root, &mut notes, &wanted.memory_of);
     notes.0.sort();

@@ -7,10 +7,11 @@ use common::{can_run, has_two_cpus, pin, until_exact};
 use nearpath_host::{Root, Wanted};
 use nearpath_instruments::Instrument;
 use nearpath_instruments::irqs::{Irqs, Options};
-use nearpath_model::irqs::{CpuInterrupts, IrqMeasurement};
+use nearpath_model::irqs::{CpuInterrupts, IrqMeasurement, PriorityField};
 use nearpath_model::{Counters, CpuId, Host};
 use nearpath_testing::veth::{Side, VethPair};
 use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 
 /// Sent one after the other, each when the one before has arrived.
@@ -162,6 +163,154 @@ fn napi_instances_of_virtual_devices_are_seen() {
         }
         let work: u64 = m.napi.iter().map(|napi| napi.polls.work).sum();
         if work >= DATAGRAMS { Ok(()) } else { Err(format!("{work} packets: {:?}", m.napi)) }
+    });
+}
+
+/// An Ethernet frame to everybody with an IPv4 header, with these VLAN tags.
+fn frame(tags: &[(u16, u16)], dscp: u8) -> Vec<u8> {
+    let mut frame = [[0xff; 6], SOURCE].concat();
+    for (protocol, tag) in tags {
+        frame.extend([protocol.to_be_bytes(), tag.to_be_bytes()].concat());
+    }
+    frame.extend(0x0800u16.to_be_bytes());
+    frame.extend([0x45, dscp << 2]);
+    frame.resize(80, 0);
+    frame
+}
+
+/// Sends frames from the client's device, each when the one before was received by the server's.
+fn send_frames(pair: &VethPair, frames: &[Vec<u8>]) {
+    let [client, server] =
+        [Side::Client, Side::Server].map(|side| pair.run(side, packet_socket).unwrap());
+    let timeout = libc::timeval { tv_sec: nearpath_testing::PATIENCE.as_secs() as i64, tv_usec: 0 };
+    let length = size_of_val(&timeout) as u32;
+    // SAFETY: the value is borrowed for the call.
+    let set = unsafe {
+        let value = (&raw const timeout).cast();
+        libc::setsockopt(server.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, value, length)
+    };
+    assert_eq!(set, 0);
+    for frame in frames {
+        // SAFETY: the buffer is borrowed for the call.
+        let sent = unsafe { libc::send(client.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
+        let mut buffer = [0u8; 256];
+        // The kernel's own packets have other sources.
+        while buffer[6..12] != SOURCE {
+            let (at, length) = (buffer.as_mut_ptr().cast(), buffer.len());
+            // SAFETY: the buffer is borrowed for the call.
+            let read = unsafe { libc::recv(server.as_raw_fd(), at, length, 0) };
+            assert!(read > 0, "{}", std::io::Error::last_os_error());
+        }
+    }
+}
+
+/// The source of all frames.
+const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+/// A socket for frames on the side's device.
+fn packet_socket(side: Side) -> std::io::Result<OwnedFd> {
+    let name = std::ffi::CString::new(side.device()).unwrap();
+    // SAFETY: system calls with borrowed arguments; the descriptor is new.
+    unsafe {
+        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let socket = OwnedFd::from_raw_fd(fd);
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_ifindex: libc::if_nametoindex(name.as_ptr()) as i32,
+            ..std::mem::zeroed()
+        };
+        let length = size_of_val(&address) as u32;
+        match libc::bind(fd, (&raw const address).cast(), length) {
+            0 => Ok(socket),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+const VLAN: u16 = 0x8100;
+const SERVICE_VLAN: u16 = 0x88a8;
+
+#[test]
+fn packets_are_counted_by_their_outermost_priority() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let kinds = [
+        (frame(&[(VLAN, 3 << 13 | 5)], 0), 300),
+        (frame(&[(VLAN, 5)], 46), 20),
+        // The inner tag does not count.
+        (frame(&[(SERVICE_VLAN, 6 << 13 | 7), (VLAN, 2 << 13 | 5)], 10), 40),
+        (frame(&[], 46), 7),
+    ];
+    let frames: Vec<Vec<u8>> = kinds.iter().flat_map(|(f, n)| vec![f.clone(); *n]).collect();
+    let device = Side::Server.device();
+    let of = |by| {
+        let options =
+            Options { nic: Some(device.to_owned()), priorities: Some(by), ..Options::default() };
+        let m = measured(&pair, options, || send_frames(&pair, &frames));
+        let of = m.priorities.clone().unwrap_or_else(|| panic!("{:?}", m.unknown));
+        assert_eq!((of.by, m.events_lost), (by, 0));
+        let mut sums = std::collections::BTreeMap::<Option<u8>, u64>::new();
+        for row in &of.rows {
+            assert_eq!(row.nic, device, "no other devices");
+            assert_eq!(row.per_cpu.iter().sum::<u64>(), row.packets);
+            *sums.entry(row.priority).or_default() += row.packets;
+        }
+        sums
+    };
+    until_exact(|| {
+        let pcp = of(PriorityField::Pcp);
+        let tagged: Vec<_> = pcp.iter().filter_map(|(p, n)| Some((p.as_ref()?, n))).collect();
+        // The kernel itself sends packets without a tag.
+        if tagged == [(&0, &20), (&3, &300), (&6, &40)] && pcp[&None] >= 7 {
+            Ok(())
+        } else {
+            Err(format!("{pcp:?}"))
+        }
+    });
+    until_exact(|| {
+        let dscp = of(PriorityField::Dscp);
+        let counts = [46, 10].map(|dscp_of| dscp.get(&Some(dscp_of)).copied());
+        if counts == [Some(27), Some(40)] && dscp[&Some(0)] >= 300 {
+            Ok(())
+        } else {
+            Err(format!("{dscp:?}"))
+        }
+    });
+}
+
+#[test]
+fn priorities_show_where_rps_sends_packets() {
+    if !can_run() || !has_two_cpus() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let device = Side::Server.device();
+    pair.write(Side::Server, "queues/rx-0/rps_cpus", "2").unwrap();
+    let frames = vec![frame(&[(VLAN, 3 << 13)], 0); 500];
+    let priorities = Some(PriorityField::Pcp);
+    let options = Options { nic: Some(device.to_owned()), priorities, ..Options::default() };
+    until_exact(|| {
+        let m = measured(&pair, options.clone(), || {
+            std::thread::scope(|scope| {
+                let send = || {
+                    pin(0);
+                    send_frames(&pair, &frames);
+                };
+                scope.spawn(send).join().unwrap();
+            });
+        });
+        let of = m.priorities.unwrap();
+        let found = of.separations();
+        let [only] = found.as_slice() else { return Err(format!("{found:?}")) };
+        let is_there = (only.priority, only.packets, only.cpu, only.elsewhere);
+        if is_there == (3, 500, CpuId(1), 0) { Ok(()) } else { Err(format!("{only:?}")) }
     });
 }
 

@@ -3,6 +3,9 @@
 //! Counts by CPU are lists with an element for each CPU number up to the highest possible CPU.
 
 mod interval;
+mod priorities;
+
+pub use priorities::{Priorities, PriorityField, PriorityPackets, Separation};
 
 use crate::EventCost;
 use crate::{CpuId, IrqNumber, NodeId, PacketSource, QueueId, Unknown};
@@ -33,7 +36,10 @@ pub struct IrqMeasurement {
     pub cpus: Vec<CpuInterrupts>,
     /// NAPI instances of devices that were polled.
     pub napi: Vec<NapiPolls>,
-    /// Runs of programs that the kernel skipped, and polls that did not fit in the map.
+    /// Packets by priority, if requested and observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priorities: Option<Priorities>,
+    /// Runs of programs that the kernel skipped, and polls and packets that did not fit in the maps.
     pub events_lost: u64,
     /// Measurement overhead; `None` if the kernel has no run-time statistics.
     pub cost: Option<EventCost>,

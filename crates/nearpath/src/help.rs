@@ -32,7 +32,7 @@ const EXPERT: &[&str] = &[
     "outliers",
     "no-budgets",
     "channels",
-    "vlan-priority",
+    "priority",
     "cpuset",
     "stop-irqbalance",
     "napi",

@@ -1,7 +1,7 @@
 //! For fuzz targets.
 
 use crate::configuration;
-use nearpath_model::{Target, Value};
+use nearpath_model::{ClassCpus, Target, Value};
 
 /// Parses the first line as the target of a plan, the rest as a value and as a file. A valid target must
 /// round-trip through its text, and a variable's line that was set must be found again.
@@ -13,6 +13,9 @@ pub fn fuzzing_targets(bytes: &[u8]) {
         if let Some(value) = Value::parse(&target, rest) {
             let _ = target.set_of(&value);
         }
+    }
+    if let Ok(classes) = rest.parse::<ClassCpus>() {
+        assert_eq!(classes.to_string().parse(), Ok(classes));
     }
     configuration::fuzzing(rest);
 }

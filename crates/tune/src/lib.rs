@@ -4,6 +4,7 @@
 //! Input: a request. Output: changes, plain data with the value before and after, the reason, and how long they
 //! last. Only the executor's writer touches the host; a dry run is the same code with a writer that only shows.
 
+mod bpf_programs;
 mod cgroups;
 mod configuration;
 pub mod dpdk;
@@ -29,6 +30,7 @@ pub mod steering;
 mod threads;
 mod units;
 mod watch;
+mod xdp;
 
 pub use error::{NotUndone, TuneError};
 #[doc(hidden)]

@@ -15,6 +15,7 @@ use crate::setting::{self, ObservedValue, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
 use crate::units;
+use crate::xdp;
 use crate::{TuneError, Writer};
 use nearpath_host::Root;
 use nearpath_model::{Change, FileOf, State, Target, Value};
@@ -83,6 +84,7 @@ impl Live {
         change.target = match change.target {
             Target::Unit(unit) => Target::Unit(units::prepared(unit)),
             Target::Ovs(setting) => Target::Ovs(ovs::prepared(setting)),
+            Target::Xdp(setting) => Target::Xdp(xdp::prepared(setting, &self.files)),
             other => other,
         };
         Ok(change)
@@ -125,6 +127,9 @@ impl Live {
         if let Target::Ovs(setting) = &mut change.target {
             setting.row = None;
         }
+        if let Target::Xdp(setting) = &mut change.target {
+            setting.instance = None;
+        }
         if let Target::Irqbalance(irqbalance) = &mut change.target {
             let Some(running) = find_irqbalance(root) else { return Ok(None) };
             *irqbalance = running;
@@ -159,6 +164,7 @@ impl Live {
             Target::ConfigFile(file) => Some(Box::new(self.etc.setting(file)?)),
             Target::Unit(unit) => Some(Box::new(unit.clone())),
             Target::Ovs(setting) => Some(Box::new(OvsValue { setting })),
+            Target::Xdp(setting) => Some(Box::new(xdp::setting(setting, &self.files)?)),
             Target::Memory(pages) => {
                 let (root, moved) = (&self.root, &self.moved);
                 Some(Box::new(PagesSetting { root, pages: *pages, moved }))

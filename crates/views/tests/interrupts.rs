@@ -101,6 +101,7 @@ fn measurement() -> IrqMeasurement {
             },
             per_cpu: vec![642_031, 0, 0, 0],
         }],
+        priorities: None,
         events_lost: 2,
         cost: Some(EventCost { ns_per_event: 61.2, cpu_percent: 1.84 }),
         unknown: Vec::new(),
@@ -112,6 +113,39 @@ fn the_matrix_comes_first() {
     let m = measurement();
     golden("interrupts.txt", &text::interrupts(&m, None));
     golden_json("interrupts.json", &m);
+}
+
+/// PCP 3 has CPU 3 to itself but for a packet without a tag; PCP 5 is spread.
+fn priorities() -> Priorities {
+    let row = |priority, queue: Option<u32>, per_cpu: [u64; 4]| PriorityPackets {
+        nic: "eth0".into(),
+        priority,
+        queue: queue.map(QueueId),
+        packets: per_cpu.iter().sum(),
+        per_cpu: per_cpu.to_vec(),
+    };
+    Priorities {
+        by: PriorityField::Pcp,
+        rows: vec![
+            row(Some(3), None, [0, 0, 0, 10_000]),
+            row(Some(5), Some(0), [40, 0, 0, 0]),
+            row(Some(5), Some(1), [0, 60, 0, 0]),
+            row(None, Some(2), [0, 0, 7000, 1]),
+        ],
+    }
+}
+
+#[test]
+fn stray_packets_of_a_priority_show_at_once() {
+    let m = IrqMeasurement { priorities: Some(priorities()), ..measurement() };
+    golden("interrupts-priorities.txt", &text::interrupts(&m, None));
+    golden_json("interrupts-priorities.json", &m);
+    let narrow = text::interrupts(&m, Some(40));
+    assert!(narrow.contains("RECEIVED-BY") && narrow.contains("cpu 2: 7000, cpu 3: 1"), "{narrow}");
+    let by = Priorities { by: PriorityField::Dscp, rows: Vec::new() };
+    let m = IrqMeasurement { priorities: Some(by), ..measurement() };
+    let shown = text::interrupts(&m, None);
+    assert!(shown.contains("received packets by DSCP") && shown.contains("\nnone\n"), "{shown}");
 }
 
 #[test]

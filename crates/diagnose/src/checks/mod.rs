@@ -59,9 +59,12 @@ mod tcp_send_buffer;
 mod tcp_timeouts;
 mod tcp_unsent_data;
 mod tx_freed_elsewhere;
+mod vm_device_irqs;
+mod vm_halt_polling;
 mod vm_queues;
 mod vm_vcpus;
 mod vm_vhost;
+mod vm_zero_copy;
 mod worker_disturbed;
 mod worker_floating;
 mod worker_isolation;
@@ -70,6 +73,7 @@ mod worker_missed;
 mod worker_node;
 mod worker_saturated;
 mod worker_smt;
+mod xdp_generic;
 mod xps_mismatch;
 mod zone_reclaim;
 
@@ -131,9 +135,12 @@ pub const CHECKS: &[Check] = &[
     tcp_timeouts::CHECK,
     tcp_unsent_data::CHECK,
     tx_freed_elsewhere::CHECK,
+    vm_device_irqs::CHECK,
+    vm_halt_polling::CHECK,
     vm_queues::CHECK,
     vm_vcpus::CHECK,
     vm_vhost::CHECK,
+    vm_zero_copy::CHECK,
     worker_disturbed::CHECK,
     worker_floating::CHECK,
     worker_isolation::CHECK,
@@ -142,6 +149,7 @@ pub const CHECKS: &[Check] = &[
     worker_node::CHECK,
     worker_saturated::CHECK,
     worker_smt::CHECK,
+    xdp_generic::CHECK,
     xps_mismatch::CHECK,
     zone_reclaim::CHECK,
 ];

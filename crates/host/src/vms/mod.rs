@@ -5,10 +5,12 @@
 
 mod descriptors;
 mod name;
+mod parameters;
 mod threads;
 
 pub use descriptors::tap_of_fdinfo;
 pub use name::parse_vm_name;
+pub(crate) use parameters::parameters;
 pub use threads::descriptor_of_run;
 
 use crate::placement::devices::used_devices;

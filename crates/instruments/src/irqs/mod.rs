@@ -5,6 +5,7 @@
 //! instances, are observed by programs (`bpf/irqs.bpf.c`). If these are refused, only the counts are reported.
 
 mod links;
+mod priorities;
 mod probes;
 pub(crate) mod readings;
 mod rows;
@@ -18,13 +19,14 @@ use libbpf_rs::skel::Skel;
 use links::Links;
 use nearpath_host::Root;
 use nearpath_model::irqs::{
-    ArchInterrupts, CpuInterrupts, IRQ_MEASUREMENT_SCHEMA, IrqMeasurement, Polls,
+    ArchInterrupts, CpuInterrupts, IRQ_MEASUREMENT_SCHEMA, IrqMeasurement, Polls, Priorities,
+    PriorityField,
 };
 use nearpath_model::{CpuId, IfIndex, Nic, PacketSource, Topology, Unknown};
-use probes::{Loaded, PROBES};
+use probes::{Extras, Loaded, PROBES};
 use readings::Readings;
 use rows::{Counted, dense};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -36,6 +38,8 @@ pub struct Options {
     /// Count the packets of queues at each reading, not only at the start and the end: this queries each driver
     /// for its statistics.
     pub packets_each: bool,
+    /// Count packets by this priority, queue and CPU: of the NIC, or of all with hardware queues.
+    pub priorities: Option<PriorityField>,
     /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
 }
@@ -79,7 +83,8 @@ impl<'a> Irqs<'a> {
 
     fn programs(&self, links: &Links) -> Result<Programs, InstrumentError> {
         let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
-        let loaded = probes::load(&kernel, &self.layout, !links.knows_napi())?;
+        let extras = Extras { asks_napi: !links.knows_napi(), priorities: self.options.priorities };
+        let loaded = probes::load(&kernel, &self.layout, extras)?;
         let cpus = Mapped::new(&loaded.skeleton.maps.cpus)?;
         let meter = Meter::new(loaded.skeleton.object());
         Ok(Programs { cpus, meter, loaded })
@@ -181,7 +186,7 @@ impl Irqs<'_> {
         let arch = readings.arch_irqs.iter().filter(|(_, (_, tally))| !tally.sum.is_empty());
         let lost = |programs: &Programs| {
             let missed = programs.meter.runs(programs.loaded.skeleton.object()).missed;
-            missed + times::polls_lost(&programs.cpus)
+            missed + times::polls_lost(&programs.cpus) + priorities::lost(&programs.loaded)
         };
         IrqMeasurement {
             schema: IRQ_MEASUREMENT_SCHEMA,
@@ -203,10 +208,25 @@ impl Irqs<'_> {
                 .collect(),
             cpus: self.cpus(session, instances.as_deref()),
             napi: counted.napi(self.options.nic.is_some()),
+            priorities: self.priorities(session),
             events_lost: programs.map_or(0, lost),
             cost: programs.and_then(|programs| programs.meter.event_cost()),
             unknown: unknown(session),
         }
+    }
+
+    /// Packets by priority: of the requested NIC, else of those with hardware queues.
+    fn priorities(&self, session: &Session) -> Option<Priorities> {
+        let by = self.options.priorities?;
+        let loaded = &session.programs.as_ref().ok()?.loaded;
+        let named = self.options.nic.is_some();
+        let counted = self.nics.iter().filter(|nic| named || nic.bus.is_some());
+        let counted: BTreeSet<IfIndex> = counted.map(|nic| nic.ifindex).collect();
+        let name = |ifindex: IfIndex, netns: u64| {
+            let nic = session.links.nics.get(&ifindex).filter(|_| counted.contains(&ifindex))?;
+            nic.netns.is_none_or(|inode| inode == netns).then(|| nic.name.clone())
+        };
+        priorities::read(loaded, by, self.layout.cpus.len(), name)
     }
 
     fn cpus(&self, session: &Session, instances: Option<&[times::Instance]>) -> Vec<CpuInterrupts> {

@@ -7,6 +7,7 @@ use crate::kernel::{
 };
 use crate::layout::Layout;
 use libbpf_rs::skel::{OpenSkel, Skel};
+use nearpath_model::irqs::PriorityField;
 
 /// The skeleton generated from `bpf/irqs.bpf.c` by `build.rs`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
@@ -17,6 +18,7 @@ mod skeleton {
 pub use skeleton::IrqsSkel;
 use skeleton::IrqsSkelBuilder;
 pub use skeleton::types::cpu as CpuRow;
+pub use skeleton::types::priority_on_cpu as PriorityKey;
 
 /// Names of what pairs of probes observe.
 pub const DEVICE: &str = "time in devices' interrupts";
@@ -27,6 +29,8 @@ pub const SOFTIRQ: &str = "time in softirqs";
 pub const POLLS: &str = "NAPI polls";
 /// Needed only if the kernel does not report which queue a NAPI instance serves.
 const RAISE: &str = "which interrupt a NAPI instance is polled for";
+/// Needed only if it is requested.
+pub const PRIORITIES: &str = "packets by priority";
 
 /// All of them. An exit is attached before its entry: otherwise a CPU could be taken to be in a handler that it
 /// has left.
@@ -41,7 +45,11 @@ pub const PROBES: &[Probe] = &[
     probe("softirq_entry", "softirq_entry", "handle_softirqs", &[SOFTIRQ]),
     probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &[RAISE]),
     probe("napi_poll", "napi_poll", "__napi_poll", &[POLLS]),
+    probe("netif_receive_skb", "netif_receive_skb", "__netif_receive_skb_core", &[PRIORITIES]),
 ];
+
+/// `PRIORITIES_MAX` of `bpf/priorities.h`.
+const PRIORITIES_MAX: u32 = 16_384;
 
 const CALL_FUNCTION: &str = "sysvec_call_function_single";
 
@@ -53,12 +61,21 @@ pub struct Loaded {
     pub skeleton: IrqsSkel<'static>,
 }
 
-/// Loads and attaches. `asks_napi`: determine which interrupt a NAPI instance is polled for.
+/// What is loaded besides the times and the polls.
+#[derive(Debug, Clone, Copy)]
+pub struct Extras {
+    /// Determine which interrupt a NAPI instance is polled for.
+    pub asks_napi: bool,
+    /// Count packets by priority.
+    pub priorities: Option<PriorityField>,
+}
+
+/// Loads and attaches.
 ///
 /// # Errors
 /// A missing privilege, or a refusal of the kernel.
-pub fn load(kernel: &Kernel, layout: &Layout, asks_napi: bool) -> Result<Loaded, InstrumentError> {
-    let load = |mode: AttachMode| load_within(kernel, mode, layout, asks_napi);
+pub fn load(kernel: &Kernel, layout: &Layout, extras: Extras) -> Result<Loaded, InstrumentError> {
+    let load = |mode: AttachMode| load_within(kernel, mode, layout, extras);
     // With tracepoints nothing is lost if the kernel has no BTF.
     in_best_mode(kernel, load).map(|(loaded, _)| loaded)
 }
@@ -67,14 +84,29 @@ fn load_within(
     kernel: &Kernel,
     mode: AttachMode,
     layout: &Layout,
-    asks_napi: bool,
+    extras: Extras,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<IrqsSkelBuilder>(kernel)?;
-    let wanted = |probe: &Probe| asks_napi || !probe.stages.contains(&RAISE);
+    let wanted = |probe: &Probe| match probe.stages {
+        [RAISE] => extras.asks_napi,
+        [PRIORITIES] => extras.priorities.is_some(),
+        _ => true,
+    };
     let (chosen, skipped) = choose(kernel, mode, wanted);
     load_only(open.open_object_mut(), &chosen);
     let cpus = u32::try_from(layout.cpus.len()).unwrap_or(1);
     open.maps.cpus.set_max_entries(cpus).map_err(|e| refused("sizing the BPF maps", &e))?;
+    if let Some(by) = extras.priorities {
+        let sized = open.maps.priorities.set_max_entries(PRIORITIES_MAX);
+        sized.map_err(|e| refused("sizing the BPF maps", &e))?;
+        let constants = open.maps.rodata_data.as_deref_mut().ok_or_else(|| {
+            InstrumentError::Unsupported("invalid BPF object: it has no constants".to_owned())
+        })?;
+        constants.priority_field = match by {
+            PriorityField::Pcp => 1,
+            PriorityField::Dscp => 2,
+        };
+    }
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let mut attached = attach(skeleton.object(), chosen)?;
     attached.refused.splice(0..0, skipped);

@@ -17,6 +17,7 @@ mod snapshot;
 mod sysctl;
 mod thread;
 mod unit;
+mod xdp;
 
 pub use cgroup::{Cpuset, CpusetFile};
 pub use config_file::*;
@@ -36,6 +37,7 @@ pub use snapshot::{Saved, SavedFile, SavedPart};
 pub use sysctl::Sysctl;
 pub use thread::Thread;
 pub use unit::{UnitProperty, UnitSetting};
+pub use xdp::{ClassCpus, TrafficClass, XdpPriorities};
 
 use crate::CpuSet;
 use serde::{Deserialize, Serialize};
@@ -211,6 +213,8 @@ targets! {
     Memory(ProcessPages),
     /// A setting in Open vSwitch's database.
     Ovs(OvsSetting),
+    /// The CPUs that an XDP program moves received packets to, by their class.
+    Xdp(XdpPriorities),
 }
 
 /// Text of the kernel's default in a plan.

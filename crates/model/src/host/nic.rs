@@ -74,6 +74,23 @@ pub struct Nic {
     /// How a bond distributes packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bond: Option<Bond>,
+    /// Where an XDP program runs; `None` without one, and where links are unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<XdpMode>,
+}
+
+/// Where an XDP program of an interface runs (`XDP_ATTACHED_*` of include/uapi/linux/if_link.h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum XdpMode {
+    /// In the driver, before there is an sk_buff.
+    Native,
+    /// In the stack, for drivers without support, or as requested.
+    Generic,
+    /// In the NIC.
+    Offloaded,
+    /// Several programs.
+    Several,
 }
 
 /// A PCIe link as it runs and as it could (`current_link_speed`, `max_link_speed`, …).

@@ -73,6 +73,17 @@ impl Vm {
     }
 }
 
+/// Parameters of the modules `kvm` and `vhost_net`, for all virtual machines.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KvmParameters {
+    /// `halt_poll_ns`: how long a vCPU that halts polls at most before its thread sleeps, in ns; 0: not at all. `None` if
+    /// it cannot be read.
+    pub halt_poll_ns: Option<u64>,
+    /// `experimental_zcopytx`: whether vhost sends large packets from the guest's memory without a copy. `None` if it
+    /// cannot be read, as without vhost_net.
+    pub zero_copy_tx: Option<bool>,
+}
+
 /// A vCPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vcpu {

@@ -1,8 +1,9 @@
 //! The whole host.
 
 use crate::{
-    ArchIrq, Cgroup, CpuPower, CpuSet, CpuTime, Irq, IrqNumber, NetThread, Nic, NicIrq,
-    PciFunction, ProcessMemory, Socket, SocketOwner, SoftirqCounts, SoftnetCpu, Topology, Vm,
+    ArchIrq, Cgroup, CpuPower, CpuSet, CpuTime, Irq, IrqNumber, KvmParameters, NetThread, Nic,
+    NicIrq, PciFunction, ProcessMemory, Socket, SocketOwner, SoftirqCounts, SoftnetCpu, Topology,
+    Vm,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -61,6 +62,9 @@ pub struct Host {
     /// Virtual machines of KVM, ascending by process id; only if sockets are read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vms: Vec<Vm>,
+    /// Parameters of KVM and vhost; only if there are virtual machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kvm: Option<KvmParameters>,
     /// What could not be read, with the reason.
     pub unknown: Vec<Unknown>,
 }

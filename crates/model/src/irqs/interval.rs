@@ -48,6 +48,7 @@ impl IrqMeasurement {
                 .map(|cpu| cpu.since(earlier.cpus.iter().find(|old| old.cpu == cpu.cpu)))
                 .collect(),
             napi: napi_since(&self.napi, &earlier.napi),
+            priorities: self.priorities.as_ref().map(|now| now.since(earlier.priorities.as_ref())),
             events_lost: self.events_lost.saturating_sub(earlier.events_lost),
             cost: self.cost,
             unknown: self.unknown.clone(),

@@ -63,6 +63,7 @@ fn place(target: &Target) -> Target {
     match &mut target {
         Target::File(file) => (file.instance, file.cpus) = (None, None),
         Target::Nic(setting) => setting.instance = None,
+        Target::Xdp(setting) => setting.instance = None,
         Target::Thread(thread) => thread.cpus = None,
         _ => {}
     }

@@ -95,6 +95,10 @@ impl<'a> Setting<'a> {
             Target::ConfigFile(ConfigFile::CommandLine) => Self::command_line(change),
             Target::ConfigFile(_) => Err("it is a file, which persists across reboots".to_owned()),
             Target::Ovs(setting) => Self::ovs(change, setting),
+            Target::Xdp(_) => Err(
+                "no other tool attaches its program: run 'nearpath tune plan' and 'apply' at boot"
+                    .to_owned(),
+            ),
             Target::Unit(_) => {
                 Err("use systemd to keep it: systemctl disable, or set-property without --runtime"
                     .to_owned())

@@ -4,7 +4,7 @@ use super::tests::{TWO_NODES, eth0, host, irq_cpus, of_kind, planned, planned_fo
 use super::*;
 use nearpath_model::{
     Channels, CpuId, Ethtool, Finding, Goal, NicSetting, NtupleRule, PlannedChange, ProposedChange,
-    QueueFile, QueueId, Rings, Rss, SettingFile, Severity,
+    QueueFile, QueueId, Rings, Rss, SettingFile, Severity, TrafficClass,
 };
 use nearpath_testing::trees::Machine;
 use std::collections::{BTreeMap, BTreeSet};
@@ -247,8 +247,8 @@ fn a_key_that_does_not_hash_is_replaced() {
 }
 
 fn priorities(asked: &[(u8, u32)]) -> Request {
-    let vlan_priorities = asked.iter().map(|&(pcp, cpu)| (pcp, CpuId(cpu))).collect();
-    Request { vlan_priorities, ..Request::default() }
+    let class = |&(pcp, cpu): &(u8, u32)| (TrafficClass::Pcp(pcp), CpuId(cpu));
+    Request { priorities: asked.iter().map(class).collect(), ..Request::default() }
 }
 
 #[test]
@@ -304,7 +304,9 @@ fn a_nic_without_rules_is_reported() {
         change(&mut host.nics[0]);
         let plan = planned_for(&host, &asked, &[]).unwrap();
         assert!(of_kind(&plan, "ntuple_rule").is_empty(), "{:?}", plan.changes);
-        assert!(noted(&plan, words), "{:?}", plan.notes);
+        assert_eq!(values(&plan, "xdp"), pair("none", "pcp 5 cpu 6"));
+        let xdp = plan.changes.iter().find(|change| change.kind() == "xdp").unwrap();
+        assert!(xdp.why.contains(words), "{}", xdp.why);
     };
     said(|nic| nic.ntuple = None, "no n-tuple rules");
     said(
@@ -312,6 +314,79 @@ fn a_nic_without_rules_is_reported() {
         "its driver cannot turn rx-ntuple-filter on",
     );
     said(|nic| drop(nic.rx_queues.pop()), "one must remain for other packets");
-    let error = planned_for(&host_with(&[&[4], &[5]]), &priorities(&[(5, 99)]), &[]).unwrap_err();
-    assert!(error.to_string().contains("not online: 99"), "{error}");
+    for cpu in [99, 99_999] {
+        let host = host_with(&[&[4], &[5]]);
+        let error = planned_for(&host, &priorities(&[(5, 4), (6, cpu)]), &[]).unwrap_err();
+        assert!(error.to_string().contains(&format!("not online: {cpu}")), "{error}");
+    }
+}
+
+/// eth0 without n-tuple rules, whose interrupts are on CPUs 4 and 6.
+fn without_rules() -> Host {
+    let mut host = host_with(&[&[4], &[6]]);
+    host.nics[0].ntuple = None;
+    host
+}
+
+#[test]
+fn an_xdp_program_sees_tags_and_has_its_cpus_alone() {
+    let mut host = without_rules();
+    let strip = |host: &mut Host, on: bool| {
+        host.nics[0].offloads = Some([("rx-vlan-hw-parse".to_owned(), on)].into());
+    };
+    strip(&mut host, true);
+    let plan = planned_for(&host, &priorities(&[(3, 6), (5, 7)]), &[]).unwrap();
+    assert_eq!(values(&plan, "feature"), pair("on", "off"));
+    assert_eq!(values(&plan, "xdp"), pair("none", "pcp 3 cpu 6, pcp 5 cpu 7"));
+    let kinds: Vec<&str> = plan.changes.iter().map(|change| change.kind()).collect();
+    let at = |kind| kinds.iter().position(|other| *other == kind).unwrap();
+    assert!(at("feature") < at("xdp") && at("xdp") < at("irq_affinity"), "{kinds:?}");
+    // The second queue's interrupt leaves CPU 6.
+    assert_eq!(irq_cpus(&plan), [5]);
+    // Without stripping there is nothing to turn off; nor for classes of IP.
+    strip(&mut host, false);
+    assert_eq!(values(&planned_for(&host, &priorities(&[(3, 6)]), &[]).unwrap(), "feature"), None);
+    strip(&mut host, true);
+    let dscp = [(TrafficClass::Dscp(46), CpuId(6))].to_vec();
+    let request = Request { priorities: dscp, ..Request::default() };
+    let plan = planned_for(&host, &request, &[]).unwrap();
+    assert_eq!(values(&plan, "feature"), None);
+    assert_eq!(values(&plan, "xdp"), pair("none", "dscp 46 cpu 6"));
+    // A driver that always removes tags.
+    host.nics[0].fixed_offloads = Some(["rx-vlan-hw-parse".to_owned()].into());
+    let plan = planned_for(&host, &priorities(&[(3, 6)]), &[]).unwrap();
+    assert_eq!((values(&plan, "xdp"), values(&plan, "feature")), (None, None));
+    assert!(noted(&plan, "hides VLAN tags"), "{:?}", plan.notes);
+}
+
+#[test]
+fn a_present_xdp_program_is_extended_if_it_is_nearpaths() {
+    let plan = |now: Result<&str, &str>| {
+        let mut request = priorities(&[(3, 6)]);
+        request.system.set_xdp("eth0", now);
+        planned_for(&without_rules(), &request, &[]).unwrap()
+    };
+    assert_eq!(
+        values(&plan(Ok("pcp 3 cpu 7, dscp 46 cpu 5")), "xdp"),
+        pair("pcp 3 cpu 7, dscp 46 cpu 5", "pcp 3 cpu 6, dscp 46 cpu 5")
+    );
+    assert_eq!(values(&plan(Ok("pcp 3 cpu 6")), "xdp"), None, "it is there already");
+    for (now, words) in
+        [(Ok("XDP program 9 (filter)"), "it has XDP program 9"), (Err("EPERM"), "EPERM")]
+    {
+        let plan = plan(now);
+        assert_eq!(values(&plan, "xdp"), None);
+        assert!(noted(&plan, words), "{:?}", plan.notes);
+    }
+}
+
+#[test]
+fn interrupts_stay_on_the_cpu_of_a_priority_if_there_is_no_other() {
+    let near = [4, 5, 6, 7, 12, 13, 14, 15];
+    let all: Vec<(u8, u32)> = (0..8).zip(near).collect();
+    let plan = planned_for(&without_rules(), &priorities(&all), &[]).unwrap();
+    assert!(irq_cpus(&plan).iter().all(|cpu| near.contains(cpu)), "{:?}", plan.changes);
+    // With one left, all go there.
+    let plan = planned_for(&without_rules(), &priorities(&all[1..]), &[]).unwrap();
+    assert_eq!(irq_cpus(&plan), [4]);
 }

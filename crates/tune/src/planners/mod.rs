@@ -27,6 +27,7 @@ mod nic_irqs;
 mod power;
 mod predict;
 mod priority;
+mod priority_xdp;
 mod reasons;
 mod reuseport;
 mod rings_and_coalescing;
@@ -49,6 +50,7 @@ pub use hugepages::Hugepages;
 pub use mode::Mode;
 pub use napi::Napi;
 pub use situation::Request;
+pub(crate) use situation::version;
 pub use system::System;
 pub use traffic::Traffic;
 pub use workload::{Worker, Workload, workloads};
@@ -143,13 +145,13 @@ pub fn plan(
             percent(after),
             percent(before)
         );
-        if request.vlan_priorities.is_empty() {
+        if request.priorities.is_empty() {
             return Err(TuneError::Refused(format!(
                 "{what}: it only moves the problem elsewhere; choose other CPUs or NICs"
             )));
         }
         // The CPU was requested.
-        notes.push(format!("{what}, as requested with --vlan-priority"));
+        notes.push(format!("{what}, as requested with --priority"));
     }
     changes.iter_mut().for_each(|change| carry(host, change));
     let goal = request.goal;

@@ -85,7 +85,7 @@ fn is_requested(request: &Request) -> bool {
         || request.app_cpus.is_some()
         || request.exclude_cpus.is_some()
         || request.channels.is_some()
-        || !request.vlan_priorities.is_empty()
+        || !request.priorities.is_empty()
         || request.cpuset
         || request.stop_irqbalance
         || request.napi.is_some()

@@ -1,9 +1,9 @@
-//! Steers a VLAN priority to its own queue, and that queue's interrupt to a CPU.
+//! Steers classes of received packets (VLAN priority, DSCP, source address) to a CPU each.
 //!
-//! Input: pairs of a priority (PCP, 0 to 7) and a CPU, and the NIC's queues and n-tuple rules. Output, for each pair: the
-//! feature `rx-ntuple-filter` on, a rule that steers packets of this priority to a queue, and the interrupt of that queue
-//! to the CPU. The queue is reserved: the planner of RSS removes it from the indirection table. A note reports NICs
-//! without n-tuple rules.
+//! Input: pairs of a class and a CPU, and the NIC's queues and n-tuple rules. Output, for each VLAN priority on a NIC that
+//! takes rules: the feature `rx-ntuple-filter` on, a rule that steers its packets to a queue, and the interrupt of that
+//! queue to the CPU. The queue is reserved: the planner of RSS removes it from the indirection table. On other NICs, and
+//! for other classes, an XDP program ([`super::priority_xdp`]).
 //!
 //! The priority is the upper three bits of the tag, so the rule compares `vlan PCP<<13/0xe000`. Document 001 uses
 //! `vlan 2005 vlan-mask 0xe000`, which does not work: 2005 is decimal and its priority is 0, and ethtool ignores the bits
@@ -11,17 +11,17 @@
 //!
 //! Rules: document 001, ethtool(8) `-N`, Documentation/networking/scaling.rst.
 
-use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
+use super::{Planner, priority_xdp};
 use nearpath_model::{
-    CpuId, CpuSet, Ethtool, Nic, NicSetting, NtupleRule, QueueId, SettingFile, Target,
+    CpuId, CpuSet, Ethtool, Nic, NicSetting, NtupleRule, QueueId, SettingFile, Target, TrafficClass,
 };
 use std::collections::BTreeSet;
 
 pub(super) const PLANNER: Planner = Planner {
     name: "priority",
-    plans: "a VLAN priority to its own queue, and the queue's interrupt to a CPU",
+    plans: "priorities of received packets to a CPU each, by a queue of their own or an XDP program",
     run,
 };
 
@@ -31,24 +31,32 @@ const FEATURE: &str = "rx-ntuple-filter";
 const PCP_MASK: u16 = 0xe000;
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
-    let asked = &situation.request.vlan_priorities;
+    let asked = &situation.request.priorities;
     if asked.is_empty() {
         return;
     }
     for nic in situation.hardware() {
-        if let Err(reason) = possible(situation, nic, asked.len()) {
-            draft.note(format!(
-                "no VLAN priority queue on {}: {reason}; such packets share their queues with \
-                 others there",
-                nic.name
-            ));
-            continue;
-        }
-        switch_on(draft, nic);
-        for &(priority, cpu) in asked {
-            lead(situation, draft, nic, priority, cpu);
+        match vlan_priorities(asked)
+            .and_then(|all| possible(situation, nic, all.len()).map(|()| all))
+        {
+            Ok(all) => {
+                switch_on(draft, nic);
+                for (priority, cpu) in all {
+                    lead(situation, draft, nic, priority, cpu);
+                }
+            }
+            Err(reason) => priority_xdp::plan(situation, draft, nic, asked, &reason),
         }
     }
+}
+
+/// The VLAN priorities, if all classes are such.
+fn vlan_priorities(asked: &[(TrafficClass, CpuId)]) -> Result<Vec<(u8, CpuId)>, String> {
+    let all = asked.iter().map(|&(class, cpu)| match class {
+        TrafficClass::Pcp(pcp) => Ok((pcp, cpu)),
+        other => Err(format!("nearpath plans rules for VLAN priorities only, not for {other}")),
+    });
+    all.collect()
 }
 
 /// Whether the NIC can steer packets to queues, according to the facts.

@@ -11,7 +11,8 @@ use super::workload::Workload;
 use crate::TuneError;
 use nearpath_model::{
     CpuId, CpuSet, FileOf, Finding, Goal, Host, IfIndex, Irq, IrqNumber, Nic, NicKind, NodeId,
-    Proposal, ProposedChange, QueueFile, QueueId, SocketProtocol, Target, Topology, Value,
+    Proposal, ProposedChange, QueueFile, QueueId, SocketProtocol, Target, Topology, TrafficClass,
+    Value,
 };
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +36,8 @@ pub struct Request {
     pub traffic: Traffic,
     /// The number of channels of each interface; `None` means automatic.
     pub channels: Option<ChannelCount>,
-    /// VLAN priorities (PCP, 0 to 7) with the CPU for the interrupts of each.
-    pub vlan_priorities: Vec<(u8, CpuId)>,
+    /// Classes of received packets with the CPU of each.
+    pub priorities: Vec<(TrafficClass, CpuId)>,
     /// Whether the application is bound through the cpuset of its cgroup instead of per thread.
     pub cpuset: bool,
     /// Whether irqbalance is stopped instead of excluding interrupts from it.
@@ -59,6 +60,13 @@ pub struct Request {
     pub sysctls: Vec<(String, String)>,
     /// State of the running system that is not part of the host's facts.
     pub system: System,
+}
+
+impl Request {
+    /// The CPUs of the priorities.
+    pub(super) fn priority_cpus(&self) -> CpuSet {
+        self.priorities.iter().map(|(_, cpu)| *cpu).collect()
+    }
 }
 
 /// The input of a planner.
@@ -99,9 +107,9 @@ impl<'a> Situation<'a> {
                 return Err(TuneError::Refused(format!("CPUs that are not online: {which}")));
             }
         }
-        let steered: CpuSet = request.vlan_priorities.iter().map(|(_, cpu)| *cpu).collect();
-        let missing = steered.difference(&host.topology.online);
-        if !missing.is_empty() {
+        // A set holds no CPU beyond the kernel's maximum.
+        let mut of_priorities = request.priorities.iter().map(|(_, cpu)| *cpu);
+        if let Some(missing) = of_priorities.find(|&cpu| !host.topology.online.contains(cpu)) {
             return Err(TuneError::Refused(format!("CPUs that are not online: {missing}")));
         }
         apart(request)?;
@@ -207,9 +215,13 @@ impl<'a> Situation<'a> {
     }
 
     /// The CPUs for a NIC's interrupts, best first: near it, one CPU per core before SMT siblings, neither isolated nor
-    /// excluded.
+    /// excluded. The CPUs of priorities are left to them, unless there are no others.
     pub fn interrupt_cpus(&self, nic: &Nic) -> Vec<CpuId> {
-        self.division(nic.numa_node).irq.clone()
+        let all = self.division(nic.numa_node).irq.clone();
+        let of_priorities = self.request.priority_cpus();
+        let others: Vec<CpuId> =
+            all.iter().copied().filter(|&cpu| !of_priorities.contains(cpu)).collect();
+        if others.is_empty() { all } else { others }
     }
 
     /// Whether the number of queues follows that of the CPUs for interrupts: where the request sets these apart.
@@ -342,7 +354,7 @@ pub(super) fn goes_to(irq: &Irq) -> Option<&CpuSet> {
 }
 
 /// `6.1` of `6.1.0-44-amd64`.
-pub(super) fn version(release: &str) -> Option<(u32, u32)> {
+pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }

@@ -52,6 +52,8 @@ pub struct System {
     memory: BTreeMap<u32, (Option<String>, String)>,
     /// The pools of hugepages of a kernel without NUMA, which are no facts of a node.
     pools: BTreeMap<HugepagePools, PoolCounts>,
+    /// The XDP programs of interfaces, as text, or why they are unknown.
+    xdp: BTreeMap<String, Result<String, String>>,
 }
 
 /// Scripts that generate grub's menu; those of Debian read fragments, others do not.
@@ -75,6 +77,7 @@ impl System {
             files: drop_ins.chain([ConfigFile::CommandLine]).map(text).collect(),
             settings: settings(root),
             traffic_classes: traffic_classes(root),
+            xdp: BTreeMap::new(),
             kernel_threads: BTreeMap::new(),
             napi_instances: BTreeMap::new(),
             policies: policies(root),
@@ -161,6 +164,27 @@ impl System {
             Some(Err(reason)) => Err(reason),
             None => Err("they are read on the running host only"),
         }
+    }
+
+    /// Reads the XDP programs of the interfaces in the current network namespace.
+    pub fn read_xdp(&mut self, host: &Host) {
+        let of = |name: &str| match crate::xdp::current(name) {
+            Ok(found) => found.map(Ok),
+            Err(error) => Some(Err(error.to_string())),
+        };
+        let found = host.nics.iter().filter_map(|nic| Some((nic.name.clone(), of(&nic.name)?)));
+        self.xdp = found.collect();
+    }
+
+    /// Sets that of an interface.
+    #[cfg(test)]
+    pub(super) fn set_xdp(&mut self, nic: &str, now: Result<&str, &str>) {
+        self.xdp.insert(nic.to_owned(), now.map(str::to_owned).map_err(str::to_owned));
+    }
+
+    /// The XDP program of an interface, or why it is unknown; `None` if it was not read.
+    pub(super) fn xdp(&self, nic: &str) -> Option<Result<&str, String>> {
+        Some(self.xdp.get(nic)?.as_deref().map_err(Clone::clone))
     }
 
     /// The traffic classes of an interface's transmit queues; `None` if they are unknown.

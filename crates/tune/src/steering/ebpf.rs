@@ -3,12 +3,12 @@
 
 use super::group::hex;
 use crate::TuneError;
+use crate::bpf_programs::{by_id, info};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nearpath_model::Choice;
-use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic, reason = "generated")]
 mod skeleton {
@@ -112,17 +112,7 @@ impl Sockets {
     /// # Errors
     /// The kernel refused.
     pub fn of(id: u32, tag: &str) -> Result<Option<Self>, TuneError> {
-        // SAFETY: a system call without pointers; it returns a new file descriptor or an error.
-        let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
-        if fd < 0 {
-            let error = io::Error::from_raw_os_error(-fd);
-            return match error.raw_os_error() {
-                Some(libc::ENOENT) => Ok(None),
-                _ => Err(TuneError::kernel("cannot open the steering program", error)),
-            };
-        }
-        // SAFETY: a new file descriptor without another owner.
-        let program = unsafe { OwnedFd::from_raw_fd(fd) };
+        let Some(program) = by_id(id)? else { return Ok(None) };
         let mut maps = [0; 8];
         let info = info(program.as_fd(), &mut maps)?;
         if hex(&info.tag) != tag {
@@ -146,25 +136,6 @@ impl Sockets {
             let _ = self.0.delete(&slot.to_ne_bytes());
         }
     }
-}
-
-/// The kernel's information on a program; the ids of its maps go to `maps`.
-fn info(program: BorrowedFd<'_>, maps: &mut [u32]) -> Result<libbpf_sys::bpf_prog_info, TuneError> {
-    let mut info = libbpf_sys::bpf_prog_info {
-        nr_map_ids: u32::try_from(maps.len()).unwrap_or(0),
-        map_ids: maps.as_mut_ptr() as u64,
-        ..Default::default()
-    };
-    let mut length = size_of_val(&info) as u32;
-    // SAFETY: `info` is written within `length` bytes, and `map_ids` within `nr_map_ids` numbers,
-    // which are borrowed until this returns; all other pointers are null.
-    let error = unsafe {
-        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length)
-    };
-    if error == 0 {
-        return Ok(info);
-    }
-    Err(TuneError::kernel("cannot query the steering program", io::Error::last_os_error()))
 }
 
 #[cfg(test)]

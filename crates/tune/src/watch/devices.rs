@@ -212,6 +212,7 @@ fn nic_of(change: &Change) -> Option<String> {
             irq.or(file.of.nic()).map(str::to_owned)
         }
         Target::Nic(setting) => Some(setting.nic.clone()),
+        Target::Xdp(setting) => Some(setting.nic.clone()),
         _ => None,
     }
 }

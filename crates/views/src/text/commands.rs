@@ -205,6 +205,7 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
         Target::Cpuset(_) => by_tune("it changes a cpuset"),
         Target::ConfigFile(_) => by_tune("it edits a file"),
         Target::Irqbalance(_) => by_tune("it uses irqbalance's socket"),
+        Target::Xdp(_) => by_tune("it attaches an XDP program"),
         Target::ReuseportGroup(_) => by_tune("it attaches a program to sockets"),
     }
 }

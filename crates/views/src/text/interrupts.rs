@@ -13,6 +13,7 @@ use nearpath_model::irqs::{
 use std::cmp::Reverse;
 
 mod matrix;
+mod priorities;
 
 /// Maximum number of rows of a table, the busiest ones.
 const ROWS: usize = 40;
@@ -22,6 +23,10 @@ const OTHERS: usize = 8;
 /// A measurement; `width` is that of the terminal, if it is shown on one.
 pub fn interrupts(measurement: &IrqMeasurement, width: Option<usize>) -> String {
     let mut out = header(measurement);
+    if let Some(of) = &measurement.priorities {
+        line!(out);
+        out.push_str(&priorities::section(of, width));
+    }
     let (busy, idle) = busiest(&measurement.queues, |queue| queue.interrupts);
     line!(out);
     if measurement.queues.iter().all(|queue| queue.irq.is_none()) {

@@ -245,6 +245,7 @@ fn nic(name: &str, kind: NicKind, queues: u32) -> Nic {
         pcie: None,
         tx_timeouts: None,
         bond: None,
+        xdp: None,
     }
 }
 

@@ -45,6 +45,7 @@ fn links() {
             link: link.map(IfIndex),
             master: master.map(IfIndex),
             vlan: None,
+            xdp: None,
         };
         (IfIndex(index), link)
     };

@@ -2,7 +2,7 @@
 
 use super::Connection;
 use super::attributes::{attributes, find, text_of, u16_of, u32_of};
-use nearpath_model::{IfIndex, Qdisc};
+use nearpath_model::{IfIndex, Qdisc, XdpMode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -15,6 +15,8 @@ const TCMSG_BYTES: usize = 20;
 const SKIP_STATS: u32 = 1 << 3;
 /// `IFLA_VLAN_ID` in the data of a link of kind `vlan`, include/uapi/linux/if_link.h.
 const IFLA_VLAN_ID: u16 = 1;
+/// `IFLA_XDP_ATTACHED` in `IFLA_XDP`, include/uapi/linux/if_link.h.
+const IFLA_XDP_ATTACHED: u16 = 2;
 /// `TCA_STATS_QUEUE` in `TCA_STATS2`, include/uapi/linux/gen_stats.h.
 const TCA_STATS_QUEUE: u16 = 3;
 
@@ -39,6 +41,9 @@ pub(crate) struct Link {
     /// VLAN id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
+    /// Where an XDP program runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<XdpMode>,
 }
 
 /// All links of the namespace.
@@ -64,6 +69,7 @@ pub(crate) fn link(payload: &[u8]) -> Option<(IfIndex, Link)> {
             libc::IFLA_LINK => link.link = u32_of(value).filter(|i| *i != 0).map(IfIndex),
             libc::IFLA_MASTER => link.master = u32_of(value).filter(|i| *i != 0).map(IfIndex),
             libc::IFLA_LINK_NETNSID => elsewhere = true,
+            libc::IFLA_XDP => link.xdp = xdp(value),
             libc::IFLA_LINKINFO => {
                 link.kind = find(value, libc::IFLA_INFO_KIND).map(text_of);
                 if link.kind.as_deref() == Some("vlan") {
@@ -78,6 +84,17 @@ pub(crate) fn link(payload: &[u8]) -> Option<(IfIndex, Link)> {
     // The index of a link in another namespace has no meaning in this one.
     link.link = link.link.filter(|other| !elsewhere && *other != index);
     Some((index, link))
+}
+
+/// Where an XDP program runs: `XDP_ATTACHED_*` in `IFLA_XDP_ATTACHED`.
+fn xdp(value: &[u8]) -> Option<XdpMode> {
+    match find(value, IFLA_XDP_ATTACHED)?.first()? {
+        1 => Some(XdpMode::Native),
+        2 => Some(XdpMode::Generic),
+        3 => Some(XdpMode::Offloaded),
+        4 => Some(XdpMode::Several),
+        _ => None,
+    }
 }
 
 /// All queueing disciplines by interface, the root one first.
@@ -169,6 +186,18 @@ mod tests {
         let elsewhere = attribute(libc::IFLA_LINK_NETNSID, &0u32.to_ne_bytes());
         let (_, veth) = link(&message(9, &[name, lower, elsewhere])).unwrap();
         assert_eq!(veth.link, None);
+    }
+
+    #[test]
+    fn xdp_programs_have_a_mode() {
+        let name = attribute(libc::IFLA_IFNAME, b"eth0\0");
+        let mode = |attached: &[u8]| {
+            let xdp = nested(libc::IFLA_XDP, &[attribute(IFLA_XDP_ATTACHED, attached)]);
+            link(&message(2, &[name.clone(), xdp])).unwrap().1.xdp
+        };
+        assert_eq!([mode(&[0]), mode(&[]), mode(&[9])], [None; 3]);
+        assert_eq!(mode(&[1]), Some(XdpMode::Native));
+        assert_eq!((mode(&[2]), mode(&[4])), (Some(XdpMode::Generic), Some(XdpMode::Several)));
     }
 
     #[test]

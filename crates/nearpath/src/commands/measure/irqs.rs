@@ -7,10 +7,10 @@ use crate::output;
 use crate::session::{Time, duration};
 use crate::source::Namespace;
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use nearpath_host::{Root, Wanted};
 use nearpath_instruments::irqs::{Irqs, Options};
-use nearpath_model::irqs::IrqMeasurement;
+use nearpath_model::irqs::{IrqMeasurement, PriorityField};
 use nearpath_views::{json, text};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +21,7 @@ EXAMPLES
   nearpath measure irqs --nic eth0 --interval 1s     one line per second, then the tables
   nearpath measure irqs --json --interval 1s         one JSON document per line, each second
   nearpath measure irqs --json | jq '.queues[] | {nic, queue, irq, per_cpu}'
+  nearpath measure irqs --nic eth0 --by-priority     which CPU receives the packets of each VLAN priority
   nearpath measure irqs --json | jq '.nics[] | select(.rx_imbalance > 2)'
 
 Interrupt times and NAPI polls require root; without it only the kernel's own counters are reported.
@@ -34,6 +35,10 @@ pub(super) struct IrqsArguments {
     /// Only the queues of this interface; per-CPU figures still cover everything
     #[arg(long, value_name = "NAME")]
     nic: Option<String>,
+    /// Also count received packets by VLAN priority (or DSCP), queue and CPU
+    #[arg(long, value_name = "FIELD", value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "pcp")]
+    by_priority: Option<By>,
     /// Print one JSON document; with --interval one line per interval, then one for the total
     #[arg(long)]
     json: bool,
@@ -49,6 +54,15 @@ pub(super) struct IrqsArguments {
     /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
     #[arg(long, value_name = "FILE", help_heading = "Measurement")]
     btf: Option<PathBuf>,
+}
+
+/// The priority of a packet.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum By {
+    /// That of its VLAN tag
+    Pcp,
+    /// That of its IP header
+    Dscp,
 }
 
 impl IrqsArguments {
@@ -71,8 +85,12 @@ impl IrqsArguments {
             interface(&host, name)?;
         }
         let lines = self.json && self.interval.is_some();
-        let options =
-            Options { nic: self.nic.clone(), packets_each: lines, btf_file: self.btf.clone() };
+        let priorities = self.by_priority.map(|by| match by {
+            By::Pcp => PriorityField::Pcp,
+            By::Dscp => PriorityField::Dscp,
+        });
+        let (nic, btf_file) = (self.nic.clone(), self.btf.clone());
+        let options = Options { nic, packets_each: lines, priorities, btf_file };
         let mut irqs = Irqs::new(root, &host.topology, &host.nics, options);
         let time = Time { duration: self.duration, interval: self.interval, btf: None };
         match self.interval {

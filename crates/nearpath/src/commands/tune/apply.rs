@@ -35,7 +35,7 @@ EXAMPLES
 pub struct Apply {
     /// Plan written by 'nearpath tune plan --json'; '-' is standard input
     #[arg(value_name = "PLAN")]
-    #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "unit", "mode", "irq_cpus", "app_cpus", "exclude_cpus", "channels", "vlan_priority", "cpuset", "stop_irqbalance", "napi", "performance", "wakeup_latency", "reasons", "move_memory", "hugepages", "sysctl", "findings"])]
+    #[arg(conflicts_with_all = ["goal", "nic", "pid", "port", "unit", "mode", "irq_cpus", "app_cpus", "exclude_cpus", "channels", "priority", "cpuset", "stop_irqbalance", "napi", "performance", "wakeup_latency", "reasons", "move_memory", "hugepages", "sysctl", "findings"])]
     plan: Option<PathBuf>,
     /// Only the change with this id; repeatable
     #[arg(long, value_name = "ID")]

@@ -8,7 +8,9 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted, current_netns, unit_of_cgroup};
-use nearpath_model::{CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner};
+use nearpath_model::{
+    CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner, TrafficClass,
+};
 use nearpath_tune::planners::{
     BootParameter, ChannelCount, Hugepages, Mode, Napi, Request, System, Traffic, Workload, plan,
     workloads,
@@ -16,6 +18,7 @@ use nearpath_tune::planners::{
 use nearpath_tune::steering;
 use nearpath_views::text;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Maximum size in bytes of a diagnosis or plan file.
@@ -42,7 +45,7 @@ EXAMPLES
   nearpath tune plan --goal isolation --app-cpus 4-15 --irq-cpus 0-3 --unit nginx
   nearpath tune plan --nic eth0 --port 443 --mode sq_split
   nearpath tune plan --nic eth0 --channels near
-  nearpath tune plan --nic eth0 --vlan-priority 5:2   PCP 5 in its own queue, on CPU 2
+  nearpath tune plan --nic eth0 --priority 5:2        received packets of PCP 5 on CPU 2, all others elsewhere
   nearpath tune plan --nic eth0 --hugepages 2M:512    on the node of eth0
   nearpath tune plan --hugepages 2M:0:512,1:0 --sysctl kernel.numa_balancing=0
   nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
@@ -85,10 +88,10 @@ pub struct PlanOptions {
     /// Number of channels of each interface; 'near' means one per core near it, 'keep' as many as now
     #[arg(long, value_name = "N|near|keep", value_parser = channels)]
     channels: Option<ChannelCount>,
-    /// Steer packets of this VLAN priority (PCP) to a queue whose interrupt goes to this CPU;
+    /// Received packets of this VLAN priority (PCP), DSCP ('dscp46') or source address go to this CPU alone;
     /// repeatable
-    #[arg(long, value_name = "PCP:CPU", value_parser = vlan_priority)]
-    vlan_priority: Vec<(u8, CpuId)>,
+    #[arg(long, value_name = "PCP:CPU", value_parser = priority, alias = "vlan-priority")]
+    priority: Vec<(TrafficClass, CpuId)>,
     /// Explain for each other sysctl found in tuning guides why it is not changed
     #[arg(long)]
     reasons: bool,
@@ -203,9 +206,10 @@ impl PlanArguments {
 impl PlanOptions {
     /// Plans for the host behind a root; `live` says whether that is the running host.
     pub(super) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
-        let priorities: BTreeSet<u8> = self.vlan_priority.iter().map(|(pcp, _)| *pcp).collect();
-        if priorities.len() < self.vlan_priority.len() {
-            bail!("--vlan-priority is given twice for the same priority");
+        let priorities: BTreeSet<TrafficClass> =
+            self.priority.iter().map(|(class, _)| *class).collect();
+        if priorities.len() < self.priority.len() {
+            bail!("--priority is given twice for the same packets");
         }
         let moved = !self.pid.is_empty() || !self.port.is_empty() || !self.unit.is_empty();
         if !live && moved {
@@ -230,6 +234,9 @@ impl PlanOptions {
             system.read_kernel_threads(root, &host);
             system.read_napi_instances(&host);
         }
+        if live && !self.priority.is_empty() {
+            system.read_xdp(&host);
+        }
         let request = Request {
             goal,
             nics: self.nic.clone(),
@@ -239,7 +246,7 @@ impl PlanOptions {
             exclude_cpus: self.exclude_cpus.clone(),
             traffic,
             channels: self.channels,
-            vlan_priorities: self.vlan_priority.clone(),
+            priorities: self.priority.clone(),
             cpuset: self.cpuset,
             stop_irqbalance: self.stop_irqbalance,
             napi: self.napi.map(Into::into),
@@ -341,11 +348,24 @@ fn sysctl(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn vlan_priority(text: &str) -> Result<(u8, CpuId), String> {
-    let parts = text.split_once(':');
-    let parsed = parts.and_then(|(pcp, cpu)| Some((pcp.parse().ok()?, cpu.parse().ok()?)));
-    match parsed {
-        Some((pcp @ 0..=7, cpu)) => Ok((pcp, CpuId(cpu))),
-        _ => Err("expected PRIORITY:CPU with a priority from 0 to 7, e.g. 5:2".to_owned()),
-    }
+/// `5:2`, `dscp46:2`, `10.0.0.1:2`, `[fd00::1]:2`.
+fn priority(text: &str) -> Result<(TrafficClass, CpuId), String> {
+    let parse = || {
+        let (class, cpu) = text.rsplit_once(':')?;
+        let address = class.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let class = if let Some(dscp) = class.strip_prefix("dscp") {
+            TrafficClass::Dscp(dscp.parse().ok()?)
+        } else if let Some(address) = address {
+            TrafficClass::From(IpAddr::V6(address.parse().ok()?))
+        } else if class.contains('.') {
+            TrafficClass::From(IpAddr::V4(class.parse().ok()?))
+        } else {
+            TrafficClass::Pcp(class.parse().ok()?)
+        };
+        class.is_valid().then_some((class, CpuId(cpu.parse().ok()?)))
+    };
+    parse().ok_or_else(|| {
+        "expected PCP:CPU with a priority from 0 to 7, dscpN:CPU, or ADDRESS:CPU, e.g. 5:2, dscp46:2, 10.0.0.1:2, [fd00::1]:2"
+            .to_owned()
+    })
 }

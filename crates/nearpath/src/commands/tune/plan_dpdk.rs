@@ -22,7 +22,7 @@ pub struct DpdkOptions {
     /// Plan the workers of this application on DPDK, for the NICs of --nic; with ovs and without
     /// --nic, the PMD threads of the running Open vSwitch, as changes
     #[arg(long, value_enum, value_name = "APPLICATION")]
-    #[arg(conflicts_with_all = ["goal", "pid", "port", "unit", "mode", "irq_cpus", "app_cpus", "exclude_cpus", "channels", "vlan_priority", "cpuset", "stop_irqbalance", "napi", "performance", "wakeup_latency", "reasons", "hugepages", "findings"])]
+    #[arg(conflicts_with_all = ["goal", "pid", "port", "unit", "mode", "irq_cpus", "app_cpus", "exclude_cpus", "channels", "priority", "cpuset", "stop_irqbalance", "napi", "performance", "wakeup_latency", "reasons", "hugepages", "findings"])]
     dpdk: Option<Application>,
     /// Forwarding workers: of dpvs in all, of others for each NIC [default: up to 8]
     #[arg(long, value_name = "N", requires = "dpdk", value_parser = clap::value_parser!(u32).range(1..=1024))]

@@ -30,15 +30,14 @@ pub(super) fn matrix(
         }));
         aligned(&rows, None)
     };
-    let with_names =
-        || {
-            let mut rows = vec![start(["NIC", "QUEUE", "IRQ", "PER-S"])];
-            rows[0].push("TAKEN-BY".to_owned());
-            rows.extend(shown().map(|queue| {
-                cells(m, queue).into_iter().chain([taken_by(queue)]).collect::<Vec<_>>()
-            }));
-            aligned(&rows, Some(4))
-        };
+    let with_names = || {
+        let mut rows = vec![start(["NIC", "QUEUE", "IRQ", "PER-S"])];
+        rows[0].push("TAKEN-BY".to_owned());
+        rows.extend(shown().map(|queue| {
+            cells(m, queue).into_iter().chain([taken_by(&queue.per_cpu)]).collect::<Vec<_>>()
+        }));
+        aligned(&rows, Some(4))
+    };
     if cpus.len() > CPUS {
         return with_names();
     }
@@ -63,8 +62,8 @@ fn cells(m: &IrqMeasurement, queue: &QueueInterrupts) -> Vec<String> {
 }
 
 /// `cpu 0: 642031, cpu 4: 12, 3 more`, the CPU with most first.
-fn taken_by(queue: &QueueInterrupts) -> String {
-    let counts = queue.per_cpu.iter().enumerate().filter(|(_, count)| **count > 0);
+pub(super) fn taken_by(per_cpu: &[u64]) -> String {
+    let counts = per_cpu.iter().enumerate().filter(|(_, count)| **count > 0);
     let mut counts: Vec<(usize, u64)> = counts.map(|(cpu, count)| (cpu, *count)).collect();
     counts.sort_by_key(|(cpu, count)| (Reverse(*count), *cpu));
     let named = counts.iter().take(NAMED).map(|(cpu, count)| format!("cpu {cpu}: {count}"));
@@ -77,7 +76,7 @@ fn taken_by(queue: &QueueInterrupts) -> String {
 
 /// Rows under their first one: the first two columns are words, and so is `words`; all others are
 /// numbers.
-fn aligned(rows: &[Vec<String>], words: Option<usize>) -> String {
+pub(super) fn aligned(rows: &[Vec<String>], words: Option<usize>) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width_of = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

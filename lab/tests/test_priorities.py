@@ -1,0 +1,190 @@
+"""Priorities on a CPU of their own: `measure irqs --by-priority`, and `tune plan --priority` without n-tuple rules.
+
+The judge is a program in the guest with a packet socket for each CPU (PACKET_FANOUT_CPU): the kernel passes each
+packet to that of the CPU that receives it. It knows the class of a packet by a mark in its payload.
+"""
+
+import json
+from typing import Any
+
+from lab import Host, Job
+from lab.fixtures import lab, representative
+from lab.waiting import ended, start_measuring, wait_until
+
+from .hosts import IGB, TWO_NODES, VIRTIO
+from .steering import take_interrupts
+from .test_tune_ethtool import everything
+
+CPUS = range(4)
+FRAMES = 10_000
+PER_S = 300
+# The wire of an emulated NIC may lose some: so many more are sent.
+SPARE = 1.3
+VLAN = 5
+# Each with the PCP of its tag, if it has one, and its DSCP.
+CLASSES: dict[str, tuple[int | None, int]] = {"3": (3, 0), "5": (5, 0), "0": (0, 0), "-": (None, 0), "E": (None, 46)}
+
+# Arguments: the tap, the guest's MAC address and IP address, how many frames and how many a second, and the classes.
+# Eight flows of each class.
+SENDER = f"""
+import json, socket, struct, sys, time
+tap, mac, address, count, rate, classes = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5]), json.loads(sys.argv[6])
+out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+out.bind((tap, 0))
+head = bytes.fromhex(mac.replace(":", "")) + bytes.fromhex("525400090000")
+source = socket.inet_aton(address.rsplit(".", 1)[0] + ".254")
+def frame(name, pcp, dscp, flow):
+    data = b"CLASS" + name.encode() + bytes(26)
+    udp = struct.pack("!HHHH", 20000 + flow, 9, 8 + len(data), 0) + data
+    words = [0x4500 | dscp << 2, 20 + len(udp), 0, 0x4000, 64 << 8 | 17, 0,
+        *struct.unpack("!HHHH", source + socket.inet_aton(address))]
+    check = sum(words)
+    words[5] = ~((check & 0xffff) + (check >> 16)) & 0xffff
+    tag = b"" if pcp is None else struct.pack("!HH", 0x8100, pcp << 13 | {VLAN})
+    return head + tag + b"\\x08\\0" + struct.pack("!10H", *words) + udp
+frames = [frame(name, pcp, dscp, flow) for flow in range(8) for name, (pcp, dscp) in classes.items()]
+start = time.monotonic()
+for number in range(count):
+    time.sleep(max(0, start + number / rate - time.monotonic()))
+    out.send(frames[number % len(frames)])
+"""
+
+# Argument: the interface. Ends when no packet of the classes has come for a while after the first. Prints for each
+# class how many came to each CPU.
+JUDGE = """
+import collections, json, os, select, socket, struct, sys, time
+nic = sys.argv[1]
+sockets = {}
+for cpu in range(os.cpu_count()):
+    one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    one.bind((nic, 3))
+    one.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)  # SO_RCVBUFFORCE
+    one.setsockopt(263, 18, 2 << 16 | os.getpid() & 0xffff)  # PACKET_FANOUT, PACKET_FANOUT_CPU
+    sockets[one] = cpu
+print("ready", flush=True)
+found = collections.defaultdict(lambda: [0] * len(sockets))
+last = time.monotonic() + 120
+while time.monotonic() < last:
+    ready, _, _ = select.select(list(sockets), [], [], 1)
+    for one in ready:
+        data, (_, _, kind, *_) = one.recvfrom(2048)
+        at = data.find(b"CLASS")
+        if at >= 0 and kind != socket.PACKET_OUTGOING:
+            found[chr(data[at + 5])][sockets[one]] += 1
+            last = time.monotonic() + 5
+drops = sum(struct.unpack("II", one.getsockopt(263, 6, 8))[1] for one in sockets)
+print(json.dumps({"found": found, "drops": drops}))
+"""
+
+
+def start_judge(host: Host, nic: str) -> Job:
+    """Starts the judge, and waits until it sees packets."""
+    host.check("rm -f /run/judge")
+    job = host.start(["sh", "-c", 'exec python3 -c "$@" >/run/judge', "-", JUDGE, nic])
+    wait_until(lambda: host.run("grep -q ready /run/judge").status == 0, "the judge is ready")
+    return job
+
+
+def received(host: Host, count: int, by: str = "pcp") -> tuple[dict[str, list[int]], dict[str, Any]]:
+    """Sends mixed frames: where those of each class arrived, and nearpath's matrix."""
+    measuring = start_measuring(host, "measure", "irqs", "--nic", "nic0", f"--by-priority={by}")
+    judge = start_judge(host, "nic0")
+    sends = int(count * SPARE)
+    words = ["tap0", host.machine.mac(0), host.machine.address(0), str(sends), str(PER_S), json.dumps(CLASSES)]
+    sent = host.peer.run(["python3", "-c", SENDER, *words], timeout_s=60 + sends / PER_S)
+    assert sent.status == 0, sent
+    judged = judge.wait(120)
+    assert judged.status == 0, judged
+    document = ended(measuring)
+    report = json.loads(host.check("tail -n 1 /run/judge"))
+    assert report["drops"] == 0, report
+    found: dict[str, list[int]] = report["found"]
+    assert sum(map(sum, found.values())) >= count, (found, host.check("ethtool -S nic0; ip -s link show nic0"))
+    return found, document["priorities"]
+
+
+def by_cpu(matrix: dict[str, Any], priority: int | None) -> list[int]:
+    """The packets of a priority by CPU, over all queues."""
+    rows = [row["per_cpu"] for row in matrix["rows"] if row["priority"] == priority]
+    return [sum(row[cpu] for row in rows) for cpu in CPUS]
+
+
+def assert_agrees(matrix: dict[str, Any], found: dict[str, list[int]], classes: dict[int, str]) -> None:
+    """nearpath's counts of tagged packets are those of the judge, by CPU."""
+    for priority, name in classes.items():
+        assert by_cpu(matrix, priority) == found[name], (priority, matrix, found)
+
+
+def assert_mostly(found: dict[str, list[int]], cpu: int) -> None:
+    """All arrive on one CPU, but for those of an interrupt that was moved and fires once more on its old one."""
+    assert all(counts[cpu] > 0.9 * sum(counts) for counts in found.values()), found
+
+
+def settled(host: Host) -> None:
+    """Waits until nic0 has a link again: a driver may restart its queues for an XDP program."""
+    wait_until(lambda: host.run("grep -q 1 /sys/class/net/nic0/carrier").status == 0, "nic0 has a link")
+    wait_until(lambda: host.run(f"ping -c 1 -W 1 {host.peer.address()}").status == 0, "the peer answers")
+
+
+def state(host: Host) -> str:
+    """All that a plan may change, to the byte."""
+    return everything(host) + host.check(
+        "ip -d -o link show nic0 | sed 's/ state [A-Z]*//'; for irq in /proc/irq/[0-9]*; do "
+        "echo $irq $(cat $irq/smp_affinity_list); done"
+    )
+
+
+@lab(tiers=(representative,), kernels=("6.12",), topology=TWO_NODES, nics=IGB)
+@lab(kernels=("5.10", "6.1", "7.2"), topology=TWO_NODES, nics=IGB)
+def test_a_vlan_priority_has_its_cpu_alone(host: Host) -> None:
+    """All packets of PCP 3 arrive on CPU 3 and no others, at 10,000 mixed frames; undone to the byte."""
+    host.check(f"modprobe 8021q && ip link add link nic0 name nic0.{VLAN} type vlan id {VLAN}")
+    host.check(f"ip link set nic0.{VLAN} up")
+    # The worst that there is: everything is on one CPU.
+    take_interrupts(host, 3)
+    found, matrix = received(host, 1_000)
+    assert_agrees(matrix, found, {3: "3", 5: "5", 0: "0"})
+    assert_mostly(found, 3)
+    before = state(host)
+
+    plan = json.loads(host.check("nearpath tune plan --nic nic0 --priority 3:3 --json"))
+    kinds = [change["kind"] for change in plan["changes"]]
+    assert kinds.index("feature") < kinds.index("xdp") < kinds.index("irq_affinity"), plan
+    host.write("/root/plan.json", json.dumps(plan).encode())
+    host.check("nearpath tune apply /root/plan.json")
+    settled(host)
+    assert json.loads(host.check("nearpath tune verify --json"))["journal"]
+    found, matrix = received(host, FRAMES)
+    assert_agrees(matrix, found, {3: "3", 5: "5", 0: "0"})
+    assert found["3"][:3] == [0, 0, 0], found
+    assert found["3"][3] >= FRAMES // len(CLASSES) // SPARE, found
+    assert all(counts[3] == 0 for name, counts in found.items() if name != "3"), found
+    others = [row for row in matrix["rows"] if row["priority"] != 3]
+    assert all(row["per_cpu"][3] == 0 for row in others), matrix
+    # A second plan finds it in place.
+    again = json.loads(host.check("nearpath tune plan --nic nic0 --priority 3:3 --json"))
+    assert not [change for change in again["changes"] if change["kind"] in ("feature", "xdp", "irq_affinity")], again
+
+    host.check("nearpath tune rollback")
+    settled(host)
+    assert state(host) == before
+    assert json.loads(host.check("nearpath tune status --json"))["journal"] == []
+    found, _ = received(host, 1_000)
+    assert_mostly(found, 3)
+
+
+@lab(kernels=("6.1", "6.12"), topology=TWO_NODES, nics=VIRTIO)
+def test_a_dscp_has_its_cpu_alone(host: Host) -> None:
+    """The same for a DSCP on virtio, whose driver may not take XDP programs: then generically."""
+    take_interrupts(host, 2)
+    before = state(host)
+    host.check("nearpath tune apply --nic nic0 --priority dscp46:0")
+    settled(host)
+    found, matrix = received(host, 2_000, by="dscp")
+    assert found["E"][1:] == [0, 0, 0], found
+    assert found["E"][0] >= 400 / SPARE, found
+    assert all(counts[0] == 0 for name, counts in found.items() if name != "E"), found
+    assert by_cpu(matrix, 46) == found["E"], (matrix, found)
+    host.check("nearpath tune rollback")
+    settled(host)
+    assert state(host) == before
