@@ -199,7 +199,7 @@ impl PlanArguments {
 
 impl PlanOptions {
     /// Plans for the host behind a root; `live` says whether that is the running host.
-    pub(super) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
+    pub(in crate::commands) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
         let priorities: BTreeSet<u8> = self.vlan_priority.iter().map(|(pcp, _)| *pcp).collect();
         if priorities.len() < self.vlan_priority.len() {
             bail!("--vlan-priority is given twice for the same priority");
