@@ -1,4 +1,4 @@
-"""Prometheus and Alertmanager, for tests of `nearpath monitor`: Debian unstable's, unpacked into the cache.
+"""Prometheus, Alertmanager and node_exporter, for tests of `nearpath monitor`: Debian unstable's, unpacked.
 
 Stable suites have versions that do not know native histograms.
 """
@@ -10,7 +10,9 @@ from . import cache, distribution
 SUITES = ["sid"]
 PACKAGES = {
     "prometheus": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
     "amtool": "prometheus-alertmanager",
+    "prometheus-node-exporter": "prometheus-node-exporter",
 }
 
 

@@ -13,6 +13,8 @@ mod dpvs;
 pub mod drops;
 pub mod eal;
 mod finding;
+pub mod fleet;
+pub mod frame;
 pub mod histogram;
 mod host;
 mod ids;

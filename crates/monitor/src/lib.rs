@@ -12,6 +12,7 @@
 pub mod collect;
 pub mod export;
 pub mod exposition;
+pub mod fleet;
 pub mod http;
 pub mod metrics;
 pub mod recording;

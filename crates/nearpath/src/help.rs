@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 const COMMANDS: &[(&str, &[&str])] = &[
     ("Look at a host", &["show", "snapshot"]),
     ("Measure packets", &["measure", "bench"]),
-    ("Diagnose", &["diagnose", "monitor", "record", "report"]),
+    ("Diagnose", &["diagnose", "top", "monitor", "record", "report", "fleet"]),
     ("Tune the host", &["tune", "steer"]),
     ("Other commands", &["demo", "completions"]),
 ];

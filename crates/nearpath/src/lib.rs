@@ -17,6 +17,7 @@ mod manual;
 mod names;
 mod output;
 mod process_selection;
+pub mod screen;
 mod session;
 mod source;
 mod tcp_connections;
@@ -36,6 +37,7 @@ const ABOUT: &str = "Measures where packets spend their time in the Linux networ
 const AFTER_HELP: &str = "\
 EXAMPLES
   nearpath diagnose                            what is wrong with this machine's packet path
+  nearpath top                                 watch it
   nearpath measure stages --dev eth0 --for 30s where packets of eth0 spend their time
   nearpath measure locality                    are packets freed on the CPU that received them?
   nearpath steer --port 443 --dry-run          which worker would get each CPU's connections

@@ -142,7 +142,10 @@ impl Namespace {
 
 /// Refuses a root behind which there is no host. Folders that are there and empty, or a snapshot without files, would
 /// otherwise appear as a host on which nothing is wrong.
-fn not_empty(root: &Root) -> anyhow::Result<()> {
+///
+/// # Errors
+/// It has no host.
+pub fn not_empty(root: &Root) -> anyhow::Result<()> {
     let cpus = root.list("/sys/devices/system/cpu").is_ok_and(|entries| !entries.is_empty());
     let stat = root.read("/proc/stat").is_ok_and(|bytes| !bytes.is_empty());
     if cpus || stat {

@@ -9,6 +9,8 @@
 pub mod html;
 pub mod json;
 mod matrix;
+mod outlier;
 mod queues;
 pub mod svg;
+pub mod terminal;
 pub mod text;

@@ -9,8 +9,8 @@ pub fn config(_: Scraped) -> String {
 route:
   receiver: nearpath
   group_by: [instance]
-  group_wait: 30s
-  group_interval: 5m
+  group_wait: 10s
+  group_interval: 1m
   repeat_interval: 12h
 receivers:
   - name: nearpath

@@ -84,6 +84,10 @@ pub const RECORDS: &[Record] = &[
     },
 ];
 
+/// Checks of where packets are processed, which `tune` can change.
+const MISPLACED: &str =
+    "nic_irq_node|rps_placement|ovs_port_rps|xps_mismatch|reader_placement|net_threads_off_node";
+
 /// All alerts.
 pub const ALERTS: &[Alert] = &[
     Alert {
@@ -363,6 +367,41 @@ pub const ALERTS: &[Alert] = &[
             ),
             (
                 "nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"warning\",subject=\"nic eth0\"}",
+                "1x20",
+            ),
+        ],
+        at: "10m",
+        labels: &[("instance", "a"), ("check", "rps_placement"), ("subject", "nic eth0")],
+    },
+    Alert {
+        name: "NearpathMisplaced",
+        metrics: &[Id::FindingActive],
+        expression: |_| {
+            let name = name(Id::FindingActive);
+            format!(
+                "max without (severity) ({name}{{severity=~\"warning|critical\",check=~\"{MISPLACED}\"}}) == 1"
+            )
+        },
+        // A finding is of a whole interval between diagnoses already.
+        lasts: "0m",
+        severity: "warning",
+        summary: "{{ $labels.check }} on {{ $labels.instance }}: {{ $labels.subject }}",
+        description: "Packets are processed on the wrong CPU or node. See nearpath tune plan there.",
+        fires: &[(
+            "nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"warning\",subject=\"nic eth0\"}",
+            "0x3 1x20",
+        )],
+        silent: &[
+            (
+                "nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"warning\",subject=\"nic eth0\"}",
+                "1x8 0x20",
+            ),
+            (
+                "nearpath_finding_active{instance=\"a\",check=\"rps_placement\",severity=\"info\",subject=\"nic eth0\"}",
+                "1x20",
+            ),
+            (
+                "nearpath_finding_active{instance=\"a\",check=\"tcp_timeouts\",severity=\"warning\",subject=\"\"}",
                 "1x20",
             ),
         ],

@@ -107,6 +107,17 @@ impl Recording {
         Some((folder::start(first)?, folder::start(last)?))
     }
 
+    /// Start of the first segment after a time.
+    pub fn next_after(&self, time_us: i64) -> Option<i64> {
+        self.segments.iter().filter_map(|name| folder::start(name)).find(|start| *start > time_us)
+    }
+
+    /// Start of the last segment before a time.
+    pub fn last_before(&self, time_us: i64) -> Option<i64> {
+        let mut starts = self.segments.iter().rev().filter_map(|name| folder::start(name));
+        starts.find(|start| *start < time_us)
+    }
+
     /// Number of segments.
     pub fn len(&self) -> usize {
         self.segments.len()

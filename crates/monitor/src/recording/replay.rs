@@ -1,7 +1,7 @@
 //! A part of a recording as one measurement with its findings: it stands in for the machine of that time.
 
 use super::file::Recorded;
-use super::reader::Recording;
+use super::rows_of::{Reading, Row, Source};
 use super::table::Table;
 use nearpath_model::histogram::{by_number, quantile_ns};
 use nearpath_model::locality::{CpuPairCount, Distances, Locality};
@@ -9,7 +9,6 @@ use nearpath_model::{
     CpuId, Culprit, DIAGNOSIS_SCHEMA, Diagnosis, Direction, Finding, HostSummary, Measurement,
     NodeId, Outlier, Packets, PathKind, PathLatency, Place, Share, Span,
 };
-use serde::de::DeserializeOwned;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -32,63 +31,6 @@ pub struct Replay {
     pub notes: Vec<String>,
     /// The ends of the first and the last interval, in microseconds since 1970.
     pub times: Option<(i64, i64)>,
-}
-
-/// Columns of a table by their names.
-struct Row<'a>(Table, &'a Recorded);
-
-impl<'a> Row<'a> {
-    fn text(&self, name: &str) -> &'a str {
-        let at = self.0.spec().column(name);
-        at.and_then(|at| self.1.row.get(at)?.text()).unwrap_or_default()
-    }
-
-    fn count(&self, name: &str) -> Option<u64> {
-        let at = self.0.spec().column(name)?;
-        u64::try_from(self.1.row.get(at)?.count()?).ok()
-    }
-
-    fn number(&self, name: &str) -> Option<u32> {
-        u32::try_from(self.count(name)?).ok()
-    }
-
-    /// A value by its name in JSON.
-    fn named<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        serde_json::from_value(self.text(name).into()).ok()
-    }
-}
-
-struct Reading<'a> {
-    recording: &'a Recording,
-    from_us: i64,
-    to_us: i64,
-    host: Option<String>,
-    hosts: Vec<String>,
-    notes: Vec<String>,
-    times: Option<(i64, i64)>,
-}
-
-impl Reading<'_> {
-    fn rows(&mut self, table: Table) -> Vec<Recorded> {
-        let mut read = self.recording.rows(table, self.from_us, self.to_us);
-        self.notes.append(&mut read.notes);
-        for row in &read.rows {
-            let (first, last) = self.times.unwrap_or((row.time_us, row.time_us));
-            self.times = Some((first.min(row.time_us), last.max(row.time_us)));
-            if self.hosts.iter().all(|host| **host != *row.host) {
-                self.hosts.push(row.host.to_string());
-            }
-        }
-        let host = self.host.get_or_insert_with(|| {
-            read.rows.first().map_or_else(String::new, |row| row.host.to_string())
-        });
-        if host.is_empty() {
-            self.host = None;
-        } else {
-            read.rows.retain(|row| *row.host == **host);
-        }
-        read.rows
-    }
 }
 
 /// Sums of a path or a span.
@@ -136,19 +78,19 @@ impl Sum {
 }
 
 /// Replays what was recorded between two times in microseconds since 1970, both included.
-pub fn replay(recording: &Recording, from_us: i64, to_us: i64) -> Replay {
-    let mut reading = Reading {
-        recording,
-        from_us,
-        to_us,
-        host: None,
-        hosts: Vec::new(),
-        notes: Vec::new(),
-        times: None,
-    };
+pub fn replay(source: &dyn Source, from_us: i64, to_us: i64) -> Replay {
+    let mut reading = Reading::new(source, from_us, to_us);
+    let (diagnosis, history) = diagnosis(&mut reading);
+    Replay { hosts: reading.hosts, diagnosis, history, notes: reading.notes, times: reading.times }
+}
+
+/// The diagnosis of all that is read, and latencies of whole paths over time.
+pub(super) fn diagnosis(
+    reading: &mut Reading<'_>,
+) -> (Diagnosis, BTreeMap<&'static str, Vec<Column>>) {
     let findings = findings(&reading.rows(Table::Findings));
-    let (measurement, history) = measurement(&mut reading);
-    let locality = locality(&mut reading);
+    let (measurement, history) = measurement(reading);
+    let locality = locality(reading);
     let diagnosis = Diagnosis {
         schema: DIAGNOSIS_SCHEMA,
         findings,
@@ -163,11 +105,11 @@ pub fn replay(recording: &Recording, from_us: i64, to_us: i64) -> Replay {
         memory: None,
         workers: None,
     };
-    Replay { hosts: reading.hosts, diagnosis, history, notes: reading.notes, times: reading.times }
+    (diagnosis, history)
 }
 
 /// Each finding once, ranked as a diagnosis ranks them.
-fn findings(rows: &[Recorded]) -> Vec<Finding> {
+pub(super) fn findings(rows: &[Recorded]) -> Vec<Finding> {
     let mut worst: BTreeMap<(&str, &str), Finding> = BTreeMap::new();
     for row in rows.iter().map(|row| Row(Table::Findings, row)) {
         let Ok(finding) = serde_json::from_str::<Finding>(row.text("document")) else { continue };
@@ -188,12 +130,18 @@ fn rank(finding: &Finding) -> impl Ord + use<> {
     (finding.severity, whole(cost.seconds_per_second), whole(cost.share_percent))
 }
 
-fn measurement(reading: &mut Reading<'_>) -> (Measurement, BTreeMap<&'static str, Vec<Column>>) {
-    let mut measurement = Measurement::default();
+pub(super) fn measurement(
+    reading: &mut Reading<'_>,
+) -> (Measurement, BTreeMap<&'static str, Vec<Column>>) {
+    let (mut measurement, mut observed_s) = (Measurement::default(), 0.0);
     for row in reading.rows(Table::Cost).iter().map(|row| Row(Table::Cost, row)) {
         if row.text("instrument") == "stages" {
             measurement.duration_s += row.1.interval_s;
+            observed_s += row.real("observed_s").unwrap_or(0.0);
         }
+    }
+    if observed_s < 0.99 * measurement.duration_s {
+        measurement.observed_s = Some(observed_s);
     }
     measurement.packets = packets(&reading.rows(Table::Packets));
     let (paths, history) = paths(reading);
@@ -211,14 +159,16 @@ fn measurement(reading: &mut Reading<'_>) -> (Measurement, BTreeMap<&'static str
     };
     measurement.budget_totals = causes.into_iter().filter_map(share).collect();
     measurement.budget_totals.sort_by_key(|share| Reverse(share.ns));
-    let outliers = reading.rows(Table::Outliers);
-    let outliers = outliers.iter().map(|row| Row(Table::Outliers, row).text("document"));
-    let mut outliers: Vec<Outlier> =
-        outliers.filter_map(|document| serde_json::from_str(document).ok()).collect();
-    outliers.sort_by_key(|outlier| Reverse(outlier.span_ns));
-    outliers.truncate(OUTLIERS_MAX);
-    measurement.outliers = outliers;
+    measurement.outliers = outliers(&reading.rows(Table::Outliers));
     (measurement, history)
+}
+
+/// The slowest packets.
+pub(super) fn outliers(rows: &[Recorded]) -> Vec<Outlier> {
+    let mut rows: Vec<Row<'_>> = rows.iter().map(|row| Row(Table::Outliers, row)).collect();
+    rows.sort_by_key(|row| Reverse(row.count("span_ns")));
+    let documents = rows.iter().map(|row| row.text("document"));
+    documents.filter_map(|text| serde_json::from_str(text).ok()).take(OUTLIERS_MAX).collect()
 }
 
 fn packets(rows: &[Recorded]) -> Packets {
@@ -242,12 +192,12 @@ fn paths(reading: &mut Reading<'_>) -> (Vec<PathLatency>, BTreeMap<&'static str,
     let mut sums: BTreeMap<PathKind, Sum> = BTreeMap::new();
     let mut history: BTreeMap<&'static str, Vec<Column>> = BTreeMap::new();
     for row in reading.rows(Table::Paths).iter().map(|row| Row(Table::Paths, row)) {
-        if let Some(kind) = row.named::<PathKind>("path") {
+        if let Some(kind) = row.path() {
             sums.entry(kind).or_default().add(&row);
         }
     }
     for row in reading.rows(Table::PathBuckets).iter().map(|row| Row(Table::PathBuckets, row)) {
-        let Some(kind) = row.named::<PathKind>("path") else { continue };
+        let Some(kind) = row.path() else { continue };
         sums.entry(kind).or_default().add_bucket(&row);
         let columns = history.entry(kind.name()).or_default();
         if columns.last().is_none_or(|(time, _)| *time != row.1.time_us) {
@@ -279,31 +229,30 @@ fn paths(reading: &mut Reading<'_>) -> (Vec<PathLatency>, BTreeMap<&'static str,
 }
 
 fn spans(reading: &mut Reading<'_>) -> Vec<Span> {
+    let (rows, buckets) = (reading.rows(Table::Spans), reading.rows(Table::SpanBuckets));
     // In the order of the recording, which is that of the path.
-    let mut order: Vec<(Direction, String, String)> = Vec::new();
-    let mut sums: BTreeMap<(Direction, String, String), Sum> = BTreeMap::new();
-    let key = |row: &Row<'_>| {
-        let direction = row.named::<Direction>("direction")?;
-        Some((direction, row.text("from_stage").to_owned(), row.text("to_stage").to_owned()))
-    };
-    for row in reading.rows(Table::Spans).iter().map(|row| Row(Table::Spans, row)) {
-        let Some(key) = key(&row) else { continue };
+    let mut order: Vec<(Direction, &str, &str)> = Vec::new();
+    let mut sums: BTreeMap<(Direction, &str, &str), Sum> = BTreeMap::new();
+    for row in rows.iter().map(|row| Row(Table::Spans, row)) {
+        let Some(key) = span_key(&row) else { continue };
         if !sums.contains_key(&key) {
-            order.push(key.clone());
+            order.push(key);
         }
         sums.entry(key).or_default().add(&row);
     }
-    for row in reading.rows(Table::SpanBuckets).iter().map(|row| Row(Table::SpanBuckets, row)) {
-        if let Some(sum) = key(&row).and_then(|key| sums.get_mut(&key)) {
+    for row in buckets.iter().map(|row| Row(Table::SpanBuckets, row)) {
+        if let Some(sum) = span_key(&row).and_then(|key| sums.get_mut(&key)) {
             sum.add_bucket(&row);
         }
     }
-    let span = |(direction, from, to): (Direction, String, String)| {
-        let sum = sums.remove(&(direction, from.clone(), to.clone()))?;
-        Some(Span {
+    let mut spans = Vec::new();
+    for key in order {
+        let Some(sum) = sums.remove(&key) else { continue };
+        let (direction, from, to) = key;
+        spans.push(Span {
             direction,
-            from,
-            to,
+            from: from.to_owned(),
+            to: to.to_owned(),
             count: sum.count,
             min_ns: None,
             p50_ns: sum.percentile(0.5),
@@ -317,9 +266,13 @@ fn spans(reading: &mut Reading<'_>) -> Vec<Span> {
             other_node: sum.share(2),
             buckets: sum.buckets(),
             places: Vec::new(),
-        })
-    };
-    order.into_iter().filter_map(span).collect()
+        });
+    }
+    spans
+}
+
+fn span_key<'a>(row: &Row<'a>) -> Option<(Direction, &'a str, &'a str)> {
+    Some((row.direction()?, row.text("from_stage"), row.text("to_stage")))
 }
 
 /// `None` if it was not recorded.
@@ -344,7 +297,7 @@ fn locality(reading: &mut Reading<'_>) -> Option<Locality> {
     let rows = reading.rows(Table::LocalityCpus);
     for row in rows.iter().map(|row| Row(Table::LocalityCpus, row)) {
         let cpus = row.number("from_cpu").zip(row.number("to_cpu"));
-        let Some(((from, to), direction)) = cpus.zip(row.named::<Direction>("direction")) else {
+        let Some(((from, to), direction)) = cpus.zip(row.direction()) else {
             continue;
         };
         let place = pairs.entry((direction, from, to)).or_insert_with(|| Place {

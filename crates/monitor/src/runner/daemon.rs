@@ -10,13 +10,14 @@ use super::systemd::{Notify, passed_listener};
 use crate::exposition::Format;
 use crate::http::{Access, AccessError, Server, drop_capabilities, serve};
 use crate::metrics::Id;
-use crate::recording::RecordError;
+use crate::recording::{Batch, RecordError};
 use nearpath_host::{Root, Wanted};
 use nearpath_model::Topology;
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
@@ -134,6 +135,38 @@ pub fn record(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError>
             tick_until_signal(context, outside);
             Ok(())
         })
+    })
+}
+
+/// Observes while something runs that is given all batches. The instruments are stopped when it has returned.
+///
+/// # Errors
+/// The host cannot be read, or no thread can be started.
+pub fn watch<R>(
+    config: &Config,
+    say: &(dyn Fn(&str) + Sync),
+    act: impl FnOnce(&Receiver<Batch>) -> R,
+) -> Result<R, MonitorError> {
+    one_arena();
+    let (stop, topology) = (Stop::new()?, topology()?);
+    let monitored = Monitored::new(config.interval);
+    let context = Context { config, topology: &topology, monitored: &monitored, stop: &stop, say };
+    let (batches, _ends) = records::receive(monitored.sink());
+    std::thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        start(scope, context)?;
+        let thread = Builder::new().name("facts".to_owned()).stack_size(STACK);
+        thread.spawn_scoped(scope, move || {
+            let mut reader = Reader::new(context);
+            loop {
+                let began = Instant::now();
+                reader.read();
+                if context.stop.wait(config.interval.saturating_sub(began.elapsed())) {
+                    break;
+                }
+            }
+        })?;
+        Ok(act(&batches))
     })
 }
 

@@ -16,7 +16,7 @@ mod stop;
 mod systemd;
 
 pub use config::{Config, Render, Source};
-pub use daemon::{MonitorError, Outside, once, record, run};
+pub use daemon::{MonitorError, Outside, once, record, run, watch};
 pub(crate) use evidence::Since;
 pub use pace::Pace;
 pub use pages::Monitored;

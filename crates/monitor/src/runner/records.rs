@@ -15,7 +15,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 /// Batches that may wait for the log; more are lost.
-const WAITING_MAX: usize = 64;
+const WAITING_MAX: usize = 256;
 /// How long to wait without an open segment.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -84,6 +84,13 @@ pub fn during(
         let _ends = Ends(sink);
         run()
     })
+}
+
+/// Sends all batches of this thread and others to a receiver until the guard is dropped.
+pub fn receive(sink: &Sink) -> (Receiver<Batch>, impl Drop + '_) {
+    let (to, batches) = sync_channel(WAITING_MAX);
+    sink.with(|sent| sent.to = Some(to));
+    (batches, Ends(sink))
 }
 
 struct Ends<'a>(&'a Sink);

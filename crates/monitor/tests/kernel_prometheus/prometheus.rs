@@ -27,24 +27,30 @@ pub struct Prometheus {
 
 impl Prometheus {
     /// Scrapes the target each second, twice.
+    #[allow(dead_code, reason = "of one of the tests that share this")]
     pub fn start(program: &str, target: SocketAddr) -> Self {
-        let data = tempfile::tempdir().unwrap();
         let config = format!(
             "global: {{scrape_interval: 1s}}\nscrape_configs:\n\
              - {{job_name: one, static_configs: [{{targets: ['{target}']}}]}}\n\
              - {{job_name: two, static_configs: [{{targets: ['{target}']}}]}}\n"
         );
+        Self::with(program, &config, &[])
+    }
+
+    /// With a configuration, and more options than those of its files and its address.
+    pub fn with(program: &str, config: &str, options: &[&str]) -> Self {
+        let data = tempfile::tempdir().unwrap();
         let file = data.path().join("prometheus.yml");
         std::fs::write(&file, config).unwrap();
-        // Free now; nothing else here listens on ports that the kernel chooses.
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let address = free_address();
+        let is_agent = options.contains(&"--agent");
+        let storage = if is_agent { "agent" } else { "tsdb" };
         let child = Command::new(program)
             .arg(format!("--config.file={}", file.display()))
-            .arg(format!("--storage.tsdb.path={}", data.path().join("data").display()))
+            .arg(format!("--storage.{storage}.path={}", data.path().join("data").display()))
             .arg(format!("--web.listen-address={address}"))
             .arg("--enable-feature=native-histograms")
+            .args(options)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -54,12 +60,26 @@ impl Prometheus {
         server
     }
 
+    /// Where it listens.
+    #[allow(dead_code, reason = "of one of the tests that share this")]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The answer to an instant query, as it is.
+    #[allow(dead_code, reason = "of one of the tests that share this")]
+    pub fn answer(&self, expression: &str) -> Vec<u8> {
+        let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        get(self.address, &format!("/api/v1/query?query={encoded}"), "").unwrap().1
+    }
+
     /// The results of an instant query: a number each, by the value of a label.
     pub fn query(&self, expression: &str, label: &str) -> Vec<(String, f64)> {
         self.ask(expression, label, "")
     }
 
     /// The same at a time, in seconds since 1970, by the job.
+    #[allow(dead_code, reason = "of one of the tests that share this")]
     pub fn query_at(&self, expression: &str, time_s: f64) -> BTreeMap<String, f64> {
         self.ask(expression, "job", &format!("&time={time_s}")).into_iter().collect()
     }
@@ -87,6 +107,11 @@ impl Drop for Prometheus {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Free now; nothing else here listens on ports that the kernel chooses.
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn is_ok(head: &str) -> bool {

@@ -4,6 +4,7 @@ mod bench;
 mod completions;
 mod demo;
 mod diagnose;
+mod fleet;
 mod man_pages;
 mod measure;
 mod monitor;
@@ -12,6 +13,7 @@ mod report;
 mod show;
 mod snapshot;
 mod steer;
+mod top;
 mod tune;
 
 use crate::failure::Failure;
@@ -28,6 +30,10 @@ pub enum Command {
     Monitor(monitor::Monitor),
     /// Observe all the time, and keep it in Parquet files
     Record(record::Record),
+    /// Watch this host, or a recording, in the terminal
+    Top(top::Top),
+    /// Rank, compare and plan many hosts
+    Fleet(fleet::Fleet),
     /// Write a diagnosis, or a part of a recording, as one HTML file
     Report(report::Report),
     /// Measure a path with its own traffic: latency, packet rate, scenarios
@@ -65,6 +71,8 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         Command::Measure(measure) => measure.run(),
         Command::Monitor(monitor) => monitor.run(),
         Command::Record(record) => record.run(),
+        Command::Top(top) => top.run(),
+        Command::Fleet(fleet) => fleet.run(),
         Command::Report(report) => report.run(),
         Command::Bench(bench) => bench.run(),
         Command::Show(show) => show.run(),

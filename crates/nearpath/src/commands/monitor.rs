@@ -125,6 +125,13 @@ pub struct Observing {
     /// Limit of everything together, as a share of one CPU such as '1%', or 'none'
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = overhead)]
     max_overhead: Overhead,
+    #[command(flatten)]
+    sources: Sources,
+}
+
+/// Which sources are observed.
+#[derive(Debug, Args)]
+pub struct Sources {
     /// Observe only these
     #[arg(long, value_name = "SOURCE", value_delimiter = ',', value_parser = sources())]
     source: Vec<String>,
@@ -141,7 +148,7 @@ fn sources() -> PossibleValuesParser {
     PossibleValuesParser::new(Source::ALL.map(Source::name))
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
     match span(text) {
         Ok(time) if time < Duration::from_millis(100) => Err("less than 100ms".to_owned()),
         Ok(time) if time > Duration::from_secs(3600) => Err("more than an hour".to_owned()),
@@ -161,6 +168,13 @@ impl Monitor {
 impl Observing {
     /// The daemon's configuration: nothing is recorded, and it listens on loopback.
     pub(super) fn config(&self) -> Config {
+        self.sources.config(self.interval, self.findings_interval, self.max_overhead)
+    }
+}
+
+impl Sources {
+    /// The configuration of a daemon that observes them, and only that.
+    pub(super) fn config(&self, interval: Duration, findings: Duration, limit: Overhead) -> Config {
         let named = |names: &[String], source: Source| names.iter().any(|n| n == source.name());
         let is_on = |source: &Source| {
             let only = self.source.is_empty() || named(&self.source, *source);
@@ -170,9 +184,9 @@ impl Observing {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             insecure: false,
             web_config: None,
-            interval: self.interval,
-            findings: self.findings_interval.max(self.interval),
-            limit: self.max_overhead.0,
+            interval,
+            findings: findings.max(interval),
+            limit: limit.0,
             sources: Source::ALL.into_iter().filter(is_on).collect(),
             record: None,
             report: None,

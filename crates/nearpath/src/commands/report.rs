@@ -154,7 +154,7 @@ fn period(from_us: i64, to_us: i64) -> String {
 }
 
 /// A time: `2026-11-25T03:12:00Z`, `2026-11-25 03:12`, or `03:12` of the day of another time.
-fn moment(text: &str, last_us: i64) -> Result<i64, String> {
+pub(super) fn moment(text: &str, last_us: i64) -> Result<i64, String> {
     let day = || period(last_us, last_us).chars().skip(5).take(10).collect::<String>();
     let parts = text.trim_end_matches('Z').split_once(['T', ' ']);
     let (day, clock) = parts.map_or_else(|| (day(), text), |(day, clock)| (day.to_owned(), clock));

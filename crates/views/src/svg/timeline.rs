@@ -4,25 +4,16 @@
 
 use super::draw::{canvas, text, xml};
 use super::shares::{colour, named};
+use crate::outlier::{Bar, bars};
 use crate::text::latency;
-use nearpath_model::{Outlier, Passed};
+use nearpath_model::Outlier;
 use svg::node::element::{Group, Rectangle, Title};
 
 const MARGIN: f32 = 16.0;
 const FONT: f32 = 13.0;
 const ROW: f32 = FONT * 1.8;
 const AXIS: f32 = 640.0;
-/// Stages that are drawn; a path has fewer.
-const STAGES_MAX: usize = 64;
 const QUICK: &str = "#9aa5b1";
-
-/// A span of the packet: its ends, and its times from the first stage.
-struct Bar {
-    name: String,
-    from_ns: u64,
-    to_ns: u64,
-    is_slow: bool,
-}
 
 /// Draws the packet.
 pub fn timeline(outlier: &Outlier) -> String {
@@ -51,33 +42,6 @@ pub fn timeline(outlier: &Outlier) -> String {
     let width = left + AXIS + 120.0 + MARGIN;
     canvas(width, height + key_height + 3.0 * MARGIN).add(drawn.set("transform", place)).to_string()
         + "\n"
-}
-
-fn bars(outlier: &Outlier) -> Vec<Bar> {
-    let slow = || Bar {
-        name: format!("{} → {}", outlier.from, outlier.to),
-        from_ns: 0,
-        to_ns: outlier.span_ns,
-        is_slow: true,
-    };
-    let Some(first) = outlier.path.first().map(|stage| stage.at_ns) else { return vec![slow()] };
-    let bar = |pair: &[Passed]| {
-        let [before, stage] = pair else { return None };
-        let is_slow = outlier.ends_at(before, stage);
-        let moved = if before.cpu == stage.cpu {
-            format!("CPU {}", stage.cpu)
-        } else {
-            format!("CPU {} → {}", before.cpu, stage.cpu)
-        };
-        Some(Bar {
-            name: format!("{} → {}, {moved}", before.stage, stage.stage),
-            from_ns: before.at_ns.saturating_sub(first),
-            to_ns: stage.at_ns.saturating_sub(first).max(before.at_ns.saturating_sub(first)),
-            is_slow,
-        })
-    };
-    let bars: Vec<Bar> = outlier.path.windows(2).take(STAGES_MAX).filter_map(bar).collect();
-    if bars.iter().any(|bar| bar.is_slow) { bars } else { vec![slow()] }
 }
 
 /// The slow span, in the order of its budget: largest first, as their order in time is not known.

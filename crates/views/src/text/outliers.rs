@@ -5,7 +5,7 @@
 use super::table::{Table, left, right};
 use super::units::{latency, percent};
 use super::{heading, line};
-use nearpath_model::{Culprit, Measurement, ShareKind};
+use nearpath_model::{Culprit, Measurement, Share, ShareKind};
 
 /// Causes in the table; the rest are summed up in one row.
 const ROWS: usize = 12;
@@ -78,6 +78,15 @@ pub(super) fn name(who: &Culprit) -> String {
     let parts = [task, irq, cpu, who.vector.clone(), policy, who.cgroup.clone()];
     let parts = parts.into_iter().chain([who.qdisc.clone(), who.device.clone(), on, woken_by]);
     parts.flatten().collect::<Vec<_>>().join(" ")
+}
+
+/// What a share was: `runqueue stress-ng/4711`.
+pub(crate) fn share_name(share: &Share) -> String {
+    match share.who.as_ref().map(name).filter(|who| !who.is_empty()) {
+        Some(who) if who.starts_with("irq ") => who,
+        Some(who) => format!("{} {who}", label(share.share)),
+        None => label(share.share).to_owned(),
+    }
 }
 
 /// The share's name, as in the JSON.

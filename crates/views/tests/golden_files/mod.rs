@@ -16,6 +16,7 @@ pub fn golden(name: &str, printed: &str) {
 }
 
 /// The same for a JSON document.
+#[allow(dead_code, reason = "some tests that share this have none")]
 pub fn golden_json(name: &str, document: &impl Serialize) {
     golden(name, &(serde_json::to_string_pretty(document).unwrap() + "\n"));
 }

@@ -190,7 +190,7 @@ pub(super) fn plan_of(file: &Path) -> anyhow::Result<Plan> {
 }
 
 /// Reads a file given by the user, or standard input for `-`, of at most so many bytes.
-pub(super) fn read(file: &Path, max: u64) -> anyhow::Result<Vec<u8>> {
+pub(in crate::commands) fn read(file: &Path, max: u64) -> anyhow::Result<Vec<u8>> {
     let cannot = || format!("cannot read {}", file.display());
     let mut bytes = Vec::new();
     let length = if file == Path::new("-") {

@@ -10,6 +10,9 @@ mod plan_dpdk;
 mod trial;
 mod watch;
 
+pub(super) use apply::read;
+pub(super) use plan::PlanOptions;
+
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 

@@ -205,7 +205,7 @@ impl PlanArguments {
 
 impl PlanOptions {
     /// Plans for the host behind a root; `live` says whether that is the running host.
-    pub(super) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
+    pub(in crate::commands) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
         let priorities: BTreeSet<TrafficClass> =
             self.priority.iter().map(|(class, _)| *class).collect();
         if priorities.len() < self.priority.len() {

@@ -1,0 +1,160 @@
+//! The loop of an operator: a misplacement raises an alert in Alertmanager's webhook, `tune` resolves it.
+
+use super::hosts::Host;
+use super::prometheus::{Prometheus, free_address, program};
+use super::{MISPLACED, Reader, Stops, available, patiently, rules, send};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const ALERT: &str = "NearpathMisplaced";
+/// From the misplacement to the webhook.
+const RAISED: Duration = Duration::from_secs(120);
+/// From the change to the webhook: a group of alerts is sent again after a minute.
+const RESOLVED: Duration = Duration::from_secs(240);
+
+struct Alertmanager(Child);
+
+impl Alertmanager {
+    /// With nearpath's own configuration, whose receiver is replaced, as it says.
+    fn start(program: &str, folder: &Path, webhook: SocketAddr) -> (Self, SocketAddr) {
+        let mut export = Command::new(env!("CARGO_BIN_EXE_nearpath"));
+        let exported = export.args(["monitor", "export", "alertmanager"]).output().unwrap();
+        let config = String::from_utf8(exported.stdout).unwrap();
+        let replaced = config.replace("127.0.0.1:9095", &webhook.to_string());
+        assert_ne!(config, replaced);
+        let file = folder.join("alertmanager.yml");
+        std::fs::write(&file, replaced).unwrap();
+        let address = free_address();
+        let child = Command::new(program)
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.path={}", folder.join("alerts").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .arg("--cluster.listen-address=")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        (Self(child), address)
+    }
+}
+
+impl Drop for Alertmanager {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Takes what Alertmanager sends; ends with the process.
+fn webhook() -> (SocketAddr, Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (to, alerts) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            if let Some(document) = posted(stream)
+                && to.send(document).is_err()
+            {
+                break;
+            }
+        }
+    });
+    (address, alerts)
+}
+
+fn posted(stream: TcpStream) -> Option<Value> {
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let line = line.trim().to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    reader.get_mut().write_all(answer.as_bytes()).ok()?;
+    serde_json::from_slice(&body).ok()
+}
+
+/// The state of the alert in what was sent; `None` if it is not of it.
+fn state(document: &Value) -> Option<String> {
+    let alerts = document["alerts"].as_array()?;
+    let alert = alerts.iter().find(|alert| alert["labels"]["alertname"] == ALERT)?;
+    Some(alert["status"].as_str()?.to_owned())
+}
+
+#[test]
+fn a_misplacement_raises_an_alert_and_tune_resolves_it() {
+    let Some(prometheus) = available() else { return };
+    let Some(program) = program("NEARPATH_ALERTMANAGER", "prometheus-alertmanager") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = Host::new(7);
+    let _reader = Reader::start(&host);
+    host.monitor(&["--max-overhead", "none", "--findings-interval", "10s", "--interval", "5s"]);
+    let (webhook, alerts) = webhook();
+    let (_alertmanager, address) = Alertmanager::start(&program, folder.path(), webhook);
+    let config = format!(
+        "global: {{scrape_interval: 15s}}\nrule_files: ['{}']\n\
+         alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{address}']}}]}}]}}\n\
+         scrape_configs: [{{job_name: nearpath, static_configs: [{{targets: ['{}']}}]}}]\n",
+        rules(folder.path()),
+        host.daemon()
+    );
+    let prometheus = Prometheus::with(&prometheus, &config, &[]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (sent_to, stopped) = (&host, &stop);
+        scope.spawn(move || send(&[sent_to], stopped));
+        let _stops = Stops(&stop);
+        // All is well at first: it observes, and nothing is misplaced.
+        patiently("diagnoses", Duration::from_secs(180), || {
+            let up = prometheus.query("nearpath_instrument_up", "instrument");
+            let has = |name: &str| up.iter().any(|(at, value)| at == name && *value == 1.0);
+            (has("stages") && has("findings")).then_some(())
+        });
+        assert!(alerts.try_iter().all(|document| state(&document).is_none()));
+
+        host.set_rps(MISPLACED);
+        let injected = Instant::now();
+        let wait = |what: &str, wanted: &str, time: Duration| {
+            patiently(what, time, || {
+                let states: Vec<String> = alerts.try_iter().filter_map(|d| state(&d)).collect();
+                states.iter().any(|state| state == wanted).then_some(())
+            });
+        };
+        wait("the alert", "firing", RAISED);
+        eprintln!("raised after {:.0} s", injected.elapsed().as_secs_f64());
+
+        let found = folder.path().join("found.json");
+        let found = found.to_str().unwrap();
+        let nearpath = |arguments: &[&str]| {
+            let mut command = host.command(env!("CARGO_BIN_EXE_nearpath"));
+            command.args(arguments).env("NEARPATH_STATE_DIR", folder.path());
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{arguments:?}: {said}");
+            output.stdout
+        };
+        let diagnosis = nearpath(&["diagnose", "--for", "5s", "--json"]);
+        std::fs::write(found, diagnosis).unwrap();
+        nearpath(&["tune", "apply", "--nic", "eth0", "--findings", found]);
+        assert_ne!(host.rps(), MISPLACED);
+        let changed = Instant::now();
+        wait("its end", "resolved", RESOLVED);
+        eprintln!("resolved after {:.0} s", changed.elapsed().as_secs_f64());
+    });
+}

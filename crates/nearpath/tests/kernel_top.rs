@@ -1,0 +1,232 @@
+//! `nearpath top` on this kernel, driven under tmux: what is on the screen, and that the terminal is as before afterwards.
+//!
+//! The judge of traffic is its sender, that of the terminal stty(1).
+
+use nearpath::screen::Screen;
+use nearpath_testing::{require_bpf, require_program};
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Loading programs takes long on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A server of tmux with one window, ended with this.
+struct Tmux {
+    _folder: tempfile::TempDir,
+    socket: String,
+}
+
+impl Tmux {
+    /// Runs a line of the shell, then says what stty says, and stays.
+    fn run(line: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("tmux").to_str().unwrap().to_owned();
+        let tmux = Self { _folder: folder, socket };
+        let shell = format!("{line}; echo \"ended: $?\"; stty -a | tr ';' '\\n'; exec sleep 1000");
+        tmux.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", &shell]);
+        tmux
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        let output = command.args(["-S", &self.socket]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn press(&self, keys: &[&str]) {
+        let mut arguments = vec!["send-keys"];
+        arguments.extend(keys);
+        self.tmux(&arguments);
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    /// The screen, as soon as it fulfils this.
+    fn shows(&self, what: &str, is: impl Fn(&str) -> bool) -> String {
+        let ends = Instant::now() + PATIENCE;
+        loop {
+            let screen = self.screen();
+            if is(&screen) {
+                return screen;
+            }
+            assert!(Instant::now() < ends, "no {what}:\n{screen}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Ended, and the terminal is as shells want it.
+    fn is_restored(&self, status: &str) {
+        let screen = self.shows("end", |screen| screen.contains("ended: "));
+        assert!(screen.contains(status), "{screen}");
+        let screen = self.shows("stty", |screen| screen.contains("iexten"));
+        for mode in [" icanon", " echo ", " isig", "opost"] {
+            assert!(screen.contains(mode), "{mode}:\n{screen}");
+        }
+        let flags = self.tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
+        assert_eq!(flags.trim(), "0 1", "alternate screen, cursor");
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        let _ = Command::new("tmux").args(["-S", &self.socket, "kill-server"]).status();
+    }
+}
+
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A thousand datagrams per second to a reader, who takes them.
+fn send(stop: &AtomicBool) {
+    let reader = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.connect(reader.local_addr().unwrap()).unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        sender.send(b"datagram").unwrap();
+        reader.recv(&mut [0; 16]).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn available() -> bool {
+    require_bpf() && require_program("tmux") && require_program("stty")
+}
+
+/// Packets per second of the row that begins with a name.
+fn rate(screen: &str, name: &str) -> Option<f64> {
+    let row = screen.lines().find(|line| line.starts_with(name))?;
+    let figure = row.strip_prefix(name)?.split_whitespace().next()?;
+    match figure.strip_suffix('k') {
+        Some(thousands) => thousands.parse::<f64>().ok().map(|k| k * 1_000.0),
+        None => figure.parse().ok(),
+    }
+}
+
+#[test]
+fn it_shows_real_packets_and_restores_the_terminal() {
+    if !available() {
+        return;
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| send(&stop));
+        let _stops = Stops(&stop);
+        let nearpath = env!("CARGO_BIN_EXE_nearpath");
+        let top = Tmux::run(&format!("{nearpath} top --max-overhead none"));
+        let is_live = |screen: &str| rate(screen, "receive ").is_some_and(|rate| rate > 100.0);
+        let screen = top.shows("received packets", is_live);
+        assert!(screen.starts_with("nearpath top  "), "{screen}");
+        assert!(screen.contains("CPUS, BY PACKETS"), "{screen}");
+
+        top.press(&["2"]);
+        let screen = top.shows("spans", |screen| screen.contains("PATH OR SPAN"));
+        assert!(screen.contains("receive, end to end"), "{screen}");
+        top.press(&["4"]);
+        top.shows("CPUs", |screen| screen.contains("hottest: CPU") && screen.contains("IRQS/S"));
+
+        // Frozen, the time stands still; a step back it is earlier.
+        top.press(&["1"]);
+        top.press(&["Space"]);
+        let frozen = top.shows("freeze", |screen| screen.contains("FROZEN"));
+        let clock = |screen: &str| screen.split_whitespace().nth(3).unwrap_or_default().to_owned();
+        std::thread::sleep(Duration::from_millis(2_500));
+        assert_eq!(clock(&top.screen()), clock(&frozen));
+        top.press(&["Left"]);
+        let back = top.shows("step", |screen| clock(screen) != clock(&frozen));
+        assert!(clock(&back) < clock(&frozen) && back.contains("FROZEN"), "{back}");
+        top.press(&["Space"]);
+        top.shows("live", |screen| screen.contains(", live"));
+
+        top.press(&["q"]);
+        top.is_restored("ended: 0");
+    });
+}
+
+#[test]
+fn a_signal_restores_the_terminal() {
+    if !available() {
+        return;
+    }
+    let nearpath = env!("CARGO_BIN_EXE_nearpath");
+    let pid = "echo pid $$; exec";
+    for (signal, source) in [("TERM", "facts"), ("INT", "facts,drops")] {
+        let top = Tmux::run(&format!("sh -c '{pid} {nearpath} top --source {source}'"));
+        top.shows("start", |screen| screen.contains("nearpath top  "));
+        let shell = top.tmux(&["display-message", "-p", "#{pane_pid}"]);
+        // The program is the only child of the window's shell.
+        let mut kill = Command::new("pkill");
+        let status = kill.args([&format!("-{signal}"), "-P", shell.trim()]).status().unwrap();
+        assert!(status.success());
+        top.is_restored("ended: 0");
+    }
+}
+
+/// Run by [`a_panic_restores_the_terminal`].
+#[test]
+#[ignore = "takes the terminal"]
+fn panics_with_the_screen() {
+    let mut screen = Screen::open().unwrap();
+    screen.draw(|frame| frame.set_cursor_position((3, 3))).unwrap();
+    panic!("on purpose");
+}
+
+#[test]
+fn a_panic_restores_the_terminal() {
+    if !(require_program("tmux") && require_program("stty")) {
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let arguments = "--exact panics_with_the_screen --ignored --nocapture";
+    let top = Tmux::run(&format!("{} {arguments}", this.display()));
+    top.is_restored("ended: 101");
+    assert!(top.screen().contains("on purpose"), "{}", top.screen());
+}
+
+#[test]
+fn without_a_terminal_it_says_so() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
+    let output = command.args(["top", "--source", "facts"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("standard output is not a terminal"), "{said}");
+}
+
+#[test]
+fn a_recording_goes_back_and_forward() {
+    if !available() {
+        return;
+    }
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("rec");
+    let nearpath = env!("CARGO_BIN_EXE_nearpath");
+    let mut record = Command::new(nearpath);
+    record.arg("record").arg("-o").arg(&folder);
+    let record = record.args(["--for", "6s", "--interval", "500ms", "--source", "facts,drops"]);
+    assert!(record.status().unwrap().success());
+    let top = Tmux::run(&format!("{nearpath} top {}", folder.display()));
+    let at_end = top.shows("recording", |screen| screen.contains("UTC  last 10.0s, recording"));
+    assert!(at_end.contains("hottest: CPU"), "{at_end}");
+    top.press(&["w", "w"]);
+    let two = top.shows("window", |screen| screen.contains("last 2.00s"));
+    let clock = |screen: &str| screen.split_whitespace().nth(4).unwrap_or_default().to_owned();
+    top.press(&["Left"]);
+    let back = top.shows("step back", |screen| clock(screen) != clock(&two));
+    assert!(clock(&back) < clock(&two), "{back}");
+    top.press(&["Right"]);
+    top.shows("step forward", |screen| clock(screen) == clock(&two));
+    top.press(&["{"]);
+    let first = top.shows("the first moment", |screen| clock(screen) < clock(&back));
+    assert!(first.contains("recording"), "{first}");
+    top.press(&["C-c"]);
+    top.is_restored("ended: 0");
+}
