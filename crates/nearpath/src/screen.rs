@@ -4,10 +4,21 @@
 //! before its message is printed.
 
 use nearpath_views::terminal::Key;
-use ratatui::DefaultTerminal;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::{DefaultTerminal, Terminal};
 use std::io::{self, IsTerminal};
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// Whether the terminal is a screen now.
+static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The screen.
 pub struct Screen(DefaultTerminal);
@@ -34,9 +45,17 @@ impl Screen {
         if !io::stdout().is_terminal() {
             return Err(io::Error::other("standard output is not a terminal"));
         }
-        let opened = ratatui::try_init();
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            restore();
+            before(info);
+        }));
+        TAKEN.store(true, Ordering::SeqCst);
+        let opened = enable_raw_mode()
+            .and_then(|()| execute!(io::stdout(), EnterAlternateScreen))
+            .and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
         if opened.is_err() {
-            let _ = ratatui::try_restore();
+            restore();
         }
         Ok(Self(opened?))
     }
@@ -70,8 +89,16 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Gives the terminal back, once: a second time would move the cursor to where it was before the first.
+fn restore() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
         // Nothing is left to do if the terminal is gone.
-        let _ = ratatui::try_restore();
+        let _ = disable_raw_mode();
+        let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
     }
 }
 

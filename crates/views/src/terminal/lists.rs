@@ -85,7 +85,7 @@ pub(super) fn no_packets(frame: &Frame) -> &'static str {
         Some(m) if m.duration_s > 0.0 => {
             "paused: more of a CPU was used than --max-overhead allows"
         }
-        _ => "stages are not observed, or not yet: programs are being loaded",
+        _ => "stages not observed, or not yet",
     }
 }
 
