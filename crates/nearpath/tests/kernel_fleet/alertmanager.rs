@@ -31,7 +31,7 @@ impl Alertmanager {
         let file = folder.join("alertmanager.yml");
         std::fs::write(&file, replaced).unwrap();
         let address = free_address();
-        let child = Command::new(program)
+        let child = unpacked(program)
             .arg(format!("--config.file={}", file.display()))
             .arg(format!("--storage.path={}", folder.join("alerts").display()))
             .arg(format!("--web.listen-address={address}"))
@@ -42,6 +42,23 @@ impl Alertmanager {
             .unwrap();
         (Self(child), address)
     }
+}
+
+/// Debian's program has the path of its templates compiled in. Of an unpacked package, they are there in a mount namespace of
+/// its own.
+fn unpacked(program: &str) -> Command {
+    let shared = Path::new(program).ancestors().nth(2).map(|usr| usr.join("share"));
+    let shared = shared.filter(|shared| shared.join("prometheus/alertmanager").is_dir());
+    let Some(shared) = shared.filter(|shared| shared != Path::new("/usr/share")) else {
+        return Command::new(program);
+    };
+    let mount = format!(
+        "mount -t overlay overlay -o lowerdir={}:/usr/share /usr/share && exec \"$@\"",
+        shared.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &mount, "sh", program]);
+    command
 }
 
 impl Drop for Alertmanager {

@@ -146,13 +146,14 @@ fn the_ranking_puts_the_worst_host_first() {
         let stopped = &stop;
         scope.spawn(move || send(&hosts, stopped));
         let _stops = Stops(&stop);
-        patiently("a ranking with the misplacement", PATIENCE, || {
+        // All hosts share their CPUs: one or the other may look worse for a moment.
+        patiently("a ranking with the misplaced host first", PATIENCE, || {
             let (is_ranked, said) = rank(&server.answer(query.trim()));
-            (is_ranked && said.contains("rps_placement") && said.contains("of 3 hosts"))
+            let is_worst = is_ranked && said.starts_with("host-2 is worst: ");
+            (is_worst && said.contains("rps_placement") && said.contains("of 3 hosts"))
                 .then_some(said)
         })
     });
-    assert!(ranked.starts_with("host-2 is worst: "), "{ranked}");
     let others = ranked.lines().filter(|line| !line.contains("host-2"));
     assert!(others.filter(|line| line.contains("rps_placement")).count() == 0, "{ranked}");
 }
