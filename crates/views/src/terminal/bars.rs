@@ -91,7 +91,7 @@ fn whole(ns: u64) -> String {
 pub(super) fn rate(per_second: f64) -> String {
     match per_second {
         v if !v.is_finite() || v < 0.0 => "?".to_owned(),
-        v if v == 0.0 => "0".to_owned(),
+        0.0 => "0".to_owned(),
         v if v < 9.95 => format!("{v:.1}"),
         v => units::short(v.round() as u64),
     }

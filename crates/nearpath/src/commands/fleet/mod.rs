@@ -32,7 +32,7 @@ enum What {
     /// Print the query whose answer 'rank' and 'diff' read
     Query(answers::Query),
     /// Plan many hosts from their snapshots, and group equal plans
-    Plan(plan::Plans),
+    Plan(Box<plan::Plans>),
 }
 
 impl Fleet {
