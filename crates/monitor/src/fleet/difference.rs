@@ -49,10 +49,31 @@ fn of_host(was: &FleetHost, now: &FleetHost) -> HostDifference {
 }
 
 fn is_same(host: &HostDifference) -> bool {
-    let alike = |a: f64, b: f64| (a - b).abs() <= SAME * a.abs().max(b.abs());
+    let alike = |a: f64, b: f64| a == b || (a - b).abs() <= SAME * a.abs().max(b.abs());
     let p99 = match host.p99_ns {
         (Some(a), Some(b)) => alike(a as f64, b as f64),
         (a, b) => a == b,
     };
     host.began.is_empty() && host.ended.is_empty() && p99 && alike(host.cost_s.0, host.cost_s.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_model::fleet::FleetHost;
+
+    #[test]
+    fn a_fleet_does_not_differ_from_itself_whatever_it_costs() {
+        let host = |name: &str, cost_s| FleetHost {
+            name: name.to_owned(),
+            cost_s,
+            ..FleetHost::default()
+        };
+        let fleet = Fleet {
+            hosts: vec![host("a", f64::INFINITY), host("b", 0.0), host("c", 1e-300)],
+            ..Fleet::default()
+        };
+        let none = difference(&fleet, &fleet);
+        assert_eq!((none.hosts.len(), none.same), (0, 3));
+    }
 }

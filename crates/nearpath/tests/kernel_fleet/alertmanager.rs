@@ -114,6 +114,12 @@ fn state(document: &Value) -> Option<String> {
     Some(alert["status"].as_str()?.to_owned())
 }
 
+/// The figures of docs/monitor.md.
+#[allow(clippy::print_stderr, reason = "figures for people")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}
+
 #[test]
 fn a_misplacement_raises_an_alert_and_tune_resolves_it() {
     let Some(prometheus) = available() else { return };
@@ -154,7 +160,7 @@ fn a_misplacement_raises_an_alert_and_tune_resolves_it() {
             });
         };
         wait("the alert", "firing", RAISED);
-        eprintln!("raised after {:.0} s", injected.elapsed().as_secs_f64());
+        let raised = injected.elapsed().as_secs();
 
         let found = folder.path().join("found.json");
         let found = found.to_str().unwrap();
@@ -172,6 +178,6 @@ fn a_misplacement_raises_an_alert_and_tune_resolves_it() {
         assert_ne!(host.rps(), MISPLACED);
         let changed = Instant::now();
         wait("its end", "resolved", RESOLVED);
-        eprintln!("resolved after {:.0} s", changed.elapsed().as_secs_f64());
+        say(&format!("raised after {raised} s, resolved after {} s", changed.elapsed().as_secs()));
     });
 }
