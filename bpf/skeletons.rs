@@ -2,8 +2,10 @@
 //! of the crates that load them.
 
 use libbpf_cargo::SkeletonBuilder;
+use ruzstd::decoding::StreamingDecoder;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Writes `NAME.skel.rs` for each `NAME.bpf.c`.
@@ -34,9 +36,14 @@ pub fn build(programs: &[&str]) {
 /// the skeleton is first opened.
 fn compress(object: &Path, skeleton: &Path) {
     let bytes = fs::read(object).expect("the object was written");
+    let compressed = compress_to_vec(&bytes[..], CompressionLevel::Fastest);
+    let mut unpacked = Vec::with_capacity(bytes.len());
+    let mut decoder = StreamingDecoder::new(&compressed[..]).expect("a frame");
+    decoder.read_to_end(&mut unpacked).expect("it was just packed");
+    // So that it cannot fail where nearpath runs.
+    assert!(unpacked == bytes, "{}: packing has damaged it", object.display());
     let packed = object.with_extension("o.zst");
-    fs::write(&packed, compress_to_vec(&bytes[..], CompressionLevel::Fastest))
-        .expect("OUT_DIR is writable");
+    fs::write(&packed, compressed).expect("OUT_DIR is writable");
     let text = fs::read_to_string(skeleton).expect("the skeleton was written");
     let before = "    #[unsafe(link_section = \".bpf.objs\")]\n    static DATA: [u8;";
     let start = text.find(before).expect("a skeleton holds its object");

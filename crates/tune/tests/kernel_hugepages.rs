@@ -1,10 +1,12 @@
 //! Hugepages of this kernel: real pages of 2 MiB, allocated, refused where memory is too little, and restored to the
 //! count after a plan was killed at any step.
 
+#[path = "common/changes.rs"]
+mod changes;
+
+use changes::{change, executor};
 use nearpath_host::Root;
-use nearpath_model::{
-    Change, HugepagePools, Persistence, PoolCounts, State, Sysctl, Target, Value,
-};
+use nearpath_model::{Change, HugepagePools, PoolCounts, State, Sysctl, Target, Value};
 use nearpath_tune::{Executor, Journal, Live, TuneError, Writer};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -69,21 +71,6 @@ fn counts(more: i64) -> (String, String) {
 fn hugepages(more: i64) -> Change {
     let (before, after) = counts(more);
     change(Target::Hugepages(pools()), &before, &after)
-}
-
-fn change(target: Target, before: &str, after: &str) -> Change {
-    Change {
-        target,
-        before: before.into(),
-        after: after.into(),
-        why: "a test".to_owned(),
-        persistence: Persistence::UntilReboot,
-        snapshot: Vec::new(),
-    }
-}
-
-fn executor(folder: &Path) -> Executor<Live> {
-    Executor::new(Journal::open(folder, "boot").unwrap(), Live::new())
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! Parameters of single NAPI instances on this kernel's veth: set, read back, restored to the byte. What the kernel has is
 //! asked by a program that shares no code with nearpath.
 
+#[path = "common/changes.rs"]
+mod changes;
 mod common;
 
+use changes::{change, executor};
 use common::in_namespace;
 use nearpath_host::{Root, current_netns};
-use nearpath_model::{Change, NicSetting, Persistence, Target, Value};
+use nearpath_model::{Change, NicSetting, Target};
 use nearpath_testing::require_program;
-use nearpath_tune::{Executor, Journal, Live, ObservedValue, TuneError};
+use nearpath_tune::{Live, ObservedValue, TuneError};
 use std::path::Path;
 use std::process::Command;
 
@@ -47,20 +50,10 @@ fn with_instances(run: impl FnOnce() + Send) {
     });
 }
 
-fn change(place: u32, before: &str, after: &str) -> Change {
+fn of_instance(place: u32, before: &str, after: &str) -> Change {
     let netns = current_netns(&Root::live()).inode;
-    Change {
-        target: Target::Nic(NicSetting::parse(&format!("napi np1 {place}"), netns).unwrap()),
-        before: Value::Text(before.to_owned()),
-        after: Value::Text(after.to_owned()),
-        why: "a test".to_owned(),
-        persistence: Persistence::UntilReboot,
-        snapshot: Vec::new(),
-    }
-}
-
-fn executor(folder: &Path) -> Executor<Live> {
-    Executor::new(Journal::open(folder, "boot").unwrap(), Live::new())
+    let setting = NicSetting::parse(&format!("napi np1 {place}"), netns).unwrap();
+    change(Target::Nic(setting), before, after)
 }
 
 #[test]
@@ -69,7 +62,7 @@ fn one_instance_is_set_and_restored() {
         let before = kernel_says();
         let dir = tempfile::tempdir().unwrap();
         let mut executor = executor(dir.path());
-        let wanted = change(
+        let wanted = of_instance(
             1,
             "gro-flush-timeout 0 irq-suspend-timeout 0",
             // More than 32 bits.
@@ -110,15 +103,15 @@ fn instances_that_are_gone_or_values_that_are_not_known_are_refused() {
             (0, "irq-suspend-timeout", "is not"),
             (0, "id 5", "is not"),
         ] {
-            let error = executor.apply(vec![change(place, off, after)]).unwrap_err();
+            let error = executor.apply(vec![of_instance(place, off, after)]).unwrap_err();
             assert!(error.to_string().contains(said), "{place} {after}: {error}");
         }
-        let error = executor.apply(vec![change(0, "irq-suspend-timeout 9", on)]).unwrap_err();
+        let error = executor.apply(vec![of_instance(0, "irq-suspend-timeout 9", on)]).unwrap_err();
         assert!(matches!(error, TuneError::Drift { .. }), "{error}");
         assert_eq!(kernel_says(), before);
 
         // Without GRO, veth has no instances: what was set is gone with them, and an undo has nothing to do.
-        let made = executor.apply(vec![change(0, off, on)]).unwrap();
+        let made = executor.apply(vec![of_instance(0, off, on)]).unwrap();
         assert!(
             Command::new("ethtool").args(["-K", "np1", "gro", "off"]).status().unwrap().success()
         );

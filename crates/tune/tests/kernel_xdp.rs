@@ -1,38 +1,30 @@
 //! The XDP program for priorities on this kernel's veth: packets of a class arrive on its CPU and all others where they
 //! were, as sockets by CPU see it (PACKET_FANOUT_CPU); it is undone, and programs of others are left alone.
 
+#[path = "common/changes.rs"]
+mod changes;
 mod common;
 
+use changes::{change, executor};
 use common::in_namespace;
 use nearpath_host::{Root, current_netns};
-use nearpath_model::{Change, Persistence, Target};
+use nearpath_model::{Change, Target};
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_tune::{Executor, Journal, Live, ObservedValue, TuneError};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
+
 use std::process::Command;
 
 /// From include/uapi/linux/if_packet.h, absent in libc for some targets.
 const PACKET_FANOUT: i32 = 18;
 const PACKET_FANOUT_CPU: u32 = 2;
 
-fn change(before: &str, after: &str) -> Change {
+fn priorities(before: &str, after: &str) -> Change {
     let netns = current_netns(&Root::live()).inode;
-    Change {
-        target: Target::parse("xdp np1 priorities", netns).unwrap(),
-        before: before.into(),
-        after: after.into(),
-        why: "a test".to_owned(),
-        persistence: Persistence::UntilReboot,
-        snapshot: Vec::new(),
-    }
-}
-
-fn executor(folder: &Path) -> Executor<Live> {
-    Executor::new(Journal::open(folder, "boot").unwrap(), Live::new())
+    change(Target::parse("xdp np1 priorities", netns).unwrap(), before, after)
 }
 
 fn said(program: &str, arguments: &str) -> String {
@@ -174,7 +166,7 @@ fn classes_arrive_on_their_cpu_and_all_else_where_it_was() {
         let dir = tempfile::tempdir().unwrap();
         let mut executor = executor(dir.path());
         let value = "pcp 3 cpu 1, dscp 46 cpu 1, from 10.99.0.77 cpu 1";
-        let made = executor.apply(vec![change("none", value)]).unwrap();
+        let made = executor.apply(vec![priorities("none", value)]).unwrap();
         assert_eq!(Live::new().look(&made[0]).unwrap(), ObservedValue::After);
         assert!(link().contains("prog/xdp"), "{}", link());
         let frames = BTreeMap::from([
@@ -210,8 +202,8 @@ fn a_program_is_replaced_in_place_and_restored() {
     in_namespace(|_| {
         let dir = tempfile::tempdir().unwrap();
         let mut executor = executor(dir.path());
-        let first = change("none", "pcp 3 cpu 0");
-        let second = change("pcp 3 cpu 0", "pcp 3 cpu 0, pcp 7 cpu 0");
+        let first = priorities("none", "pcp 3 cpu 0");
+        let second = priorities("pcp 3 cpu 0", "pcp 3 cpu 0, pcp 7 cpu 0");
         let made = executor.apply(vec![first, second]).unwrap();
         assert_eq!(Live::new().look(&made[1]).unwrap(), ObservedValue::After);
         executor.undo(&executor.entries()[1]).unwrap();
@@ -236,7 +228,7 @@ fn programs_of_others_and_cpus_that_are_not_there_are_refused() {
             ("pcp 9 cpu 0", "is not 'none' or classes"),
             ("", "is not 'none' or classes"),
         ] {
-            let error = executor(dir.path()).apply(vec![change("none", value)]).unwrap_err();
+            let error = executor(dir.path()).apply(vec![priorities("none", value)]).unwrap_err();
             assert!(error.to_string().contains(words), "{value}: {error}");
         }
         let other = other_program();
@@ -252,7 +244,7 @@ fn programs_of_others_and_cpus_that_are_not_there_are_refused() {
         };
         assert_eq!(xdp(other), 0);
         let shown = link();
-        let wanted = change("none", "pcp 3 cpu 0");
+        let wanted = priorities("none", "pcp 3 cpu 0");
         let error = executor(dir.path()).apply(vec![wanted.clone()]).unwrap_err();
         assert!(matches!(error, TuneError::Drift { .. }), "{error}");
         let forced =
@@ -265,7 +257,7 @@ fn programs_of_others_and_cpus_that_are_not_there_are_refused() {
         // Replaced after the change: an undo does not touch it.
         assert_eq!(xdp(-1), 0);
         let mut executor = executor(dir.path());
-        executor.apply(vec![change("none", "pcp 3 cpu 0")]).unwrap();
+        executor.apply(vec![priorities("none", "pcp 3 cpu 0")]).unwrap();
         assert_eq!((xdp(-1), xdp(other)), (0, 0));
         let error = executor.undo(&executor.entries()[0]).unwrap_err();
         assert!(matches!(error, TuneError::Drift { .. }), "{error}");

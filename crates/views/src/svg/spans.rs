@@ -6,7 +6,7 @@
 //! or more came to another NUMA node.
 
 use super::draw::{canvas, text, xml};
-use crate::text::{latency, path_name};
+use crate::text::{latency, path_name, whole};
 use nearpath_model::{Direction, Measurement, PathLatency, Span};
 use svg::node::element::{Group, Line, Rectangle, Title};
 
@@ -195,16 +195,6 @@ impl Axis {
             group = group.add(line).add(name.set("text-anchor", "middle"));
         }
         group
-    }
-}
-
-/// A power of ten without decimals: `100ns`, `10µs`.
-fn whole(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns}ns"),
-        1_000..1_000_000 => format!("{}µs", ns / 1_000),
-        1_000_000..1_000_000_000 => format!("{}ms", ns / 1_000_000),
-        _ => format!("{}s", ns / 1_000_000_000),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Bars made of characters.
 
+use crate::text::whole;
 use nearpath_model::units;
 
 /// Eighths of a character cell.
@@ -74,16 +75,6 @@ impl Axis {
             line.push_str(&name);
         }
         line
-    }
-}
-
-/// A power of ten without decimals.
-fn whole(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns}ns"),
-        1_000..1_000_000 => format!("{}µs", ns / 1_000),
-        1_000_000..1_000_000_000 => format!("{}ms", ns / 1_000_000),
-        _ => format!("{}s", ns / 1_000_000_000),
     }
 }
 

@@ -82,6 +82,7 @@ pub use tcp::tcp;
 pub use trial::trial;
 pub use tune::{applied, journal, memory_moved, plan, rolled_back, watched};
 pub use tune_demo::tune_demo;
+pub(crate) use units::whole;
 pub use units::{bytes, latency, printable};
 pub use unknown::unknown;
 pub use verdict::{SCREEN_LINES, verdict};

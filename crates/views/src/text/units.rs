@@ -20,6 +20,16 @@ pub fn printable(text: &str) -> String {
     out
 }
 
+/// A power of ten without decimals: `100ns`, `10µs`.
+pub(crate) fn whole(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns}ns"),
+        1_000..1_000_000 => format!("{}µs", ns / 1_000),
+        1_000_000..1_000_000_000 => format!("{}ms", ns / 1_000_000),
+        _ => format!("{}s", ns / 1_000_000_000),
+    }
+}
+
 /// Numbers as ranges, ascending, each once: `0-3,8`.
 pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     let mut numbers: Vec<u32> = numbers.into_iter().collect();
