@@ -30,7 +30,8 @@ EXAMPLES
   curl -s localhost:9477/findings | jq '.findings[] | .title'
 
 Requires root; without it only 'facts', 'workers' and findings from configuration are available.
-docs/metrics.md lists the metrics, docs/monitor.md describes the daemon, docs/recordings.md what it records.";
+docs/metrics.md lists the metrics, docs/monitor.md describes the daemon, docs/recordings.md what
+it records.";
 
 /// Arguments of `monitor`.
 #[derive(Debug, Args)]

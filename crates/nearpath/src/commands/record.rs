@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const AFTER_HELP: &str = "\
-Observes what 'nearpath monitor' observes and keeps it in Parquet files: tables of counts by time, for DuckDB,
-ClickHouse, pyarrow, Spark, and for nearpath itself. Whenever it is killed, what it saw in the last interval
-at most is lost. Nothing is changed.
+Observes what 'nearpath monitor' observes and keeps it in Parquet files: tables of counts by time,
+for DuckDB, ClickHouse, pyarrow, Spark, and for nearpath itself. Whenever it is killed, what it
+saw in the last interval at most is lost. Nothing is changed.
 
 EXAMPLES
   nearpath record -o /var/lib/nearpath/recording       until Ctrl-C

@@ -18,9 +18,9 @@ const AROUND: Duration = Duration::from_secs(120);
 const DAY_US: i64 = 24 * 3600 * 1_000_000;
 
 const AFTER_HELP: &str = "\
-Writes one file that needs nothing else: verdict, findings with the commands that fix them, latency along the
-path, causes, the slowest packets over time, CPUs of packets, the host. It has no script, and no request
-leaves it.
+Writes one file that needs nothing else: verdict, findings with the commands that fix them,
+latency along the path, causes, the slowest packets over time, CPUs of packets, the host. It has
+no script, and no request leaves it.
 
 EXAMPLES
   nearpath report -o report.html                          this machine, ten seconds

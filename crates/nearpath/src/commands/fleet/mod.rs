@@ -7,11 +7,12 @@ use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
 const AFTER_HELP: &str = "\
-nearpath opens no connection: answers of Prometheus' HTTP API come from files or standard input. The rules of
-'nearpath monitor export prometheus-rules' must be loaded there.
+nearpath opens no connection: answers of Prometheus' HTTP API come from files or standard input.
+The rules of 'nearpath monitor export prometheus-rules' must be loaded there.
 
 EXAMPLES
-  curl -s prometheus:9090/api/v1/query --data-urlencode \"query=$(nearpath fleet query)\" | nearpath fleet rank
+  curl -s prometheus:9090/api/v1/query --data-urlencode \"query=$(nearpath fleet query)\" |
+    nearpath fleet rank
   nearpath fleet diff yesterday.json today.json
   nearpath fleet plan snapshots/*.tar.zst";
 

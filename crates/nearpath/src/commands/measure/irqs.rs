@@ -21,7 +21,7 @@ EXAMPLES
   nearpath measure irqs --nic eth0 --interval 1s     one line per second, then the tables
   nearpath measure irqs --json --interval 1s         one JSON document per line, each second
   nearpath measure irqs --json | jq '.queues[] | {nic, queue, irq, per_cpu}'
-  nearpath measure irqs --nic eth0 --by-priority     which CPU receives the packets of each VLAN priority
+  nearpath measure irqs --nic eth0 --by-priority   which CPU receives which VLAN priority
   nearpath measure irqs --json | jq '.nics[] | select(.rx_imbalance > 2)'
 
 Interrupt times and NAPI polls require root; without it only the kernel's own counters are reported.

@@ -20,7 +20,7 @@ EXAMPLES
   nearpath measure tcp --port 5201                   what limits each connection of iperf3
   nearpath measure tcp --role server --per listener  the connections of each server
   nearpath measure tcp --pid 4711 -v                 all figures of the connections of a process
-  nearpath measure tcp --port 443 --detail full      also RTT percentiles, and how long data waits to be read
+  nearpath measure tcp --port 443 --detail full      also RTT percentiles, and waits of readers
   nearpath measure tcp --json --interval 2s          one JSON document per line, every 2 seconds
   nearpath measure tcp --json | jq '.connections[] | [.src, .dst, .verdict.limit, .verdict.share]'
 

@@ -22,9 +22,10 @@ EXAMPLES
   nearpath measure vm --transmit                     also from the guest to the NIC
   nearpath measure vm --json | jq '.vms[].queues[].spans[] | [.span, .count, .p50_ns, .p99_ns]'
 
-The spans: (a) interrupt to handler, (b) handler to vhost, (c) vhost to KVM, (d) KVM to guest. Packets
-are followed on taps and macvtaps with vhost-net. Needs root, KVM, and Linux 5.11 or newer. docs/vm.md describes
-the method, docs/json.md the JSON fields. 'nearpath show vms' shows where the threads may run.";
+The spans: (a) interrupt to handler, (b) handler to vhost, (c) vhost to KVM, (d) KVM to guest.
+Packets are followed on taps and macvtaps with vhost-net. Needs root, KVM, and Linux 5.11 or
+newer. docs/vm.md describes the method, docs/json.md the JSON fields. 'nearpath show vms' shows
+where the threads may run.";
 
 /// Arguments of `measure vm`.
 #[derive(Debug, Args)]

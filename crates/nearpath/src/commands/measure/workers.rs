@@ -17,12 +17,13 @@ const AFTER_HELP: &str = "\
 EXAMPLES
   nearpath measure workers                           which worker is disturbed most, and by whom
   nearpath measure workers --for 60s
-  nearpath measure workers --json | jq '.cpus[] | {cpu, tasks: [.tasks[] | select(.is_worker | not)]}'
+  nearpath measure workers --json |
+    jq '.cpus[] | {cpu, tasks: [.tasks[] | select(.is_worker | not)]}'
   nearpath measure workers --json | jq '.processes[].ports[] | {name, i: .interval.imissed_per_s}'
 
-A CPU that polls is always 100% busy in top: BUSY and EMPTY-POLLS say how much of it is work, where the
-process reports it. Tasks on the workers' CPUs require root. Nothing stays in the kernel afterwards.
-docs/workers.md says what each number means, docs/json.md describes the JSON fields.";
+A CPU that polls is always 100% busy in top: BUSY and EMPTY-POLLS say how much of it is work,
+where the process reports it. Tasks on the workers' CPUs require root. Nothing stays in the kernel
+afterwards. docs/workers.md says what each number means, docs/json.md describes the JSON fields.";
 
 /// Arguments of `measure workers`.
 #[derive(Debug, Args)]

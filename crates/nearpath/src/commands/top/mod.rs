@@ -30,9 +30,9 @@ const WINDOWS: [Duration; 3] =
 const SIGNAL: Duration = Duration::from_millis(250);
 
 const AFTER_HELP: &str = "\
-Shows where packets spend their time now, what late ones waited for, which CPUs process them, and what is wrong.
-'?' lists the keys, 'q' quits. With DIR, the same of what 'nearpath record' has kept: the arrow keys go back and
-forward in time. Nothing is changed.
+Shows where packets spend their time now, what late ones waited for, which CPUs process them, and
+what is wrong. '?' lists the keys, 'q' quits. With DIR, it shows what 'nearpath record' has kept:
+the arrow keys go back and forward in time. Nothing is changed.
 
 EXAMPLES
   nearpath top                      this host

@@ -45,7 +45,7 @@ EXAMPLES
   nearpath tune plan --goal isolation --app-cpus 4-15 --irq-cpus 0-3 --unit nginx
   nearpath tune plan --nic eth0 --port 443 --mode sq_split
   nearpath tune plan --nic eth0 --channels near
-  nearpath tune plan --nic eth0 --priority 5:2        received packets of PCP 5 on CPU 2, all others elsewhere
+  nearpath tune plan --nic eth0 --priority 5:2   PCP 5 is received on CPU 2, all others elsewhere
   nearpath tune plan --nic eth0 --hugepages 2M:512    on the node of eth0
   nearpath tune plan --hugepages 2M:0:512,1:0 --sysctl kernel.numa_balancing=0
   nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
