@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 pub const SELECTOR: &str = "{__name__=~\"nearpath_finding_(active|cost_seconds)\
     |nearpath:late_seconds:rate|nearpath:path_latency_seconds:p99\"}";
 
-/// Longest input.
-const BYTES_MAX: usize = 512 << 20;
+/// Longest input in bytes: 10,000 hosts with a hundred series each.
+pub const BYTES_MAX: usize = 512 << 20;
 /// Most series of all answers.
 const SERIES_MAX: usize = 5_000_000;
 /// Longest label that is kept; hosts and subjects are much shorter.

@@ -7,6 +7,6 @@ mod answer;
 mod difference;
 mod rank;
 
-pub use answer::{AnswerError, SELECTOR};
+pub use answer::{AnswerError, BYTES_MAX, SELECTOR};
 pub use difference::difference;
 pub use rank::rank;

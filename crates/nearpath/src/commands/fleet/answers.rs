@@ -6,12 +6,9 @@ use crate::output;
 use anyhow::Context;
 use clap::Args;
 use nearpath_model::fleet::Fleet;
-use nearpath_monitor::fleet::{SELECTOR, difference, rank};
+use nearpath_monitor::fleet::{BYTES_MAX, SELECTOR, difference, rank};
 use nearpath_views::text;
 use std::path::{Path, PathBuf};
-
-/// Longest answer in bytes: 10,000 hosts with a hundred series each.
-const MAX_FILE: u64 = 512 << 20;
 
 /// How a host is named.
 #[derive(Debug, Args)]
@@ -26,7 +23,7 @@ struct Naming {
 
 impl Naming {
     fn fleet(&self, file: &Path) -> anyhow::Result<Fleet> {
-        let bytes = read(file, MAX_FILE)?;
+        let bytes = read(file, BYTES_MAX as u64)?;
         rank(&bytes, &self.by).with_context(|| format!("cannot use {}", file.display()))
     }
 }
