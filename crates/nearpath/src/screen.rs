@@ -40,7 +40,7 @@ impl Screen {
     /// Takes the terminal.
     ///
     /// # Errors
-    /// There is none.
+    /// Standard output is not a terminal, or it cannot be set.
     pub fn open() -> io::Result<Self> {
         if !io::stdout().is_terminal() {
             return Err(io::Error::other("standard output is not a terminal"));
