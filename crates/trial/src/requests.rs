@@ -205,8 +205,9 @@ impl Server {
     /// Whether the answer arrived in time.
     fn ask(&mut self, plan: &RequestPlan) -> io::Result<bool> {
         for again in [true, false] {
+            let mut received = 0;
             let asked = self.stream.write_all(&plan.request);
-            match asked.and_then(|()| self.stream.read_exact(&mut self.answer)) {
+            match asked.and_then(|()| fill(&mut self.stream, &mut self.answer, &mut received)) {
                 Ok(()) => return Ok(true),
                 Err(reason) if is_timeout(&reason) => {
                     // A late answer would be mistaken for that to the next request.
@@ -216,6 +217,10 @@ impl Server {
                 Err(reason) if is_ended(&reason) && again => {
                     self.stream = connect(plan.target)?;
                     self.reconnected += 1;
+                }
+                Err(reason) if is_ended(&reason) && received == 0 => {
+                    let gone = "the server closes a new connection without an answer";
+                    return Err(io::Error::new(io::ErrorKind::ConnectionReset, gone));
                 }
                 Err(reason) if is_ended(&reason) => {
                     let length = self.answer.len();
@@ -228,6 +233,19 @@ impl Server {
         }
         Ok(false)
     }
+}
+
+/// Reads until the buffer is full; `received` is the number of bytes so far, also in case of an error.
+fn fill(stream: &mut TcpStream, answer: &mut [u8], received: &mut usize) -> io::Result<()> {
+    while *received < answer.len() {
+        match stream.read(&mut answer[*received..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => *received += bytes,
+            Err(reason) if reason.kind() == io::ErrorKind::Interrupted => {}
+            Err(reason) => return Err(reason),
+        }
+    }
+    Ok(())
 }
 
 fn connect(target: SocketAddr) -> io::Result<TcpStream> {
@@ -333,7 +351,30 @@ mod tests {
                 Err(reason) => break reason,
             }
         };
-        assert_eq!(reason.kind(), io::ErrorKind::ConnectionRefused, "{reason}");
+        // Reset: the new connection was in the backlog of the listener when that was closed.
+        let expected = [io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionReset];
+        assert!(expected.contains(&reason.kind()), "{reason}");
+    }
+
+    #[test]
+    fn a_server_that_accepts_and_closes_is_gone_and_a_shorter_answer_is_odd() {
+        for (last, expected) in
+            [(&b""[..], io::ErrorKind::ConnectionReset), (b"he", io::ErrorKind::InvalidData)]
+        {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let at = listener.local_addr().unwrap();
+            let serving = std::thread::spawn(move || {
+                let mut request = [0; 3];
+                for answer in [&b"hello"[..], last, last] {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    stream.read_exact(&mut request).unwrap();
+                    stream.write_all(answer).unwrap();
+                }
+            });
+            let reason = measure_requests(&plan(at), &|| true).unwrap_err();
+            assert_eq!(reason.kind(), expected, "{reason}");
+            serving.join().unwrap();
+        }
     }
 
     #[test]
