@@ -129,6 +129,9 @@ fn wait_until_gone(programs: &BTreeSet<u32>) {
 
 #[test]
 fn groups_are_limited_and_add_up() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
@@ -372,6 +375,9 @@ fn with_a_duty_cycle_the_observed_time_is_reported() {
 
 #[test]
 fn an_interrupt_stops_early_and_keeps_the_results() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }

@@ -105,6 +105,9 @@ fn a_delay() {
 /// The sender may have few packets in flight, and these wait in a queueing discipline: it waits for buffer space.
 #[test]
 fn a_sender_that_waits_for_buffer_space() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() || !nearpath_testing::require_program("tc") {
         return;
     }

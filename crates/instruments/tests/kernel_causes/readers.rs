@@ -121,6 +121,9 @@ fn packets_behind_a_task_epoll() {
 
 #[test]
 fn a_reader_that_computes() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() {
         return;
     }
@@ -141,6 +144,9 @@ fn a_reader_that_computes() {
 
 #[test]
 fn a_lock_that_another_thread_holds() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     let ways: &[Waits] = if lengthy() { &[Waits::Recv, Waits::Epoll] } else { &[Waits::Recv] };
     for &waits in ways {
         play_blocked("futex", "helper", waits, || {
@@ -289,6 +295,9 @@ fn a_process_that_reads() {
 
 #[test]
 fn a_reader_that_is_stopped() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() {
         return;
     }

@@ -81,6 +81,9 @@ fn judge(name: &str, fault: &mut dyn Fault, scene: Scene) -> Result<Measurement,
 
 #[test]
 fn a_real_time_task_before_the_reader() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() {
         return;
     }
@@ -101,6 +104,9 @@ fn a_task_beside_the_reader() {
 
 #[test]
 fn a_real_time_task_before_the_thread_that_receives() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() || !threads_receive() {
         return;
     }
@@ -111,6 +117,9 @@ fn a_real_time_task_before_the_thread_that_receives() {
 
 #[test]
 fn a_task_beside_the_thread_that_receives() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() || !threads_receive() {
         return;
     }
@@ -133,6 +142,9 @@ fn threads_receive() -> bool {
 
 #[test]
 fn many_timers_at_once() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() {
         return;
     }
@@ -157,6 +169,9 @@ fn softirqs_of_another_device() {
 
 #[test]
 fn a_reader_that_is_moved() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() {
         return;
     }

@@ -185,6 +185,9 @@ fn a_small_send_buffer_that_fills_a_bottleneck_is_not_the_limit() {
 /// A reader that is stopped does not wait for a CPU; over IPv6.
 #[test]
 fn a_reader_that_is_stopped() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() || !nearpath_testing::require_program("ss") {
         return;
     }
@@ -232,6 +235,9 @@ fn a_reader_that_is_stopped() {
 /// Its verdict is of the time until it ended.
 #[test]
 fn a_connection_that_ends_within_the_interval() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_shape() {
         return;
     }

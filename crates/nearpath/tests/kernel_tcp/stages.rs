@@ -91,6 +91,9 @@ fn assert_agree(least_ms: f64, mut scene: impl FnMut() -> (Measurement, TcpTimes
 /// It does something else for 1 to 11 ms.
 #[test]
 fn a_late_reader_is_as_late_by_the_stages() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !can_run() || !nearpath_testing::require_bpf() {
         return;
     }
