@@ -52,10 +52,12 @@ fn half_received(pair: &VethPair) -> Filter {
     }
 }
 
-/// A pair whose server receives as from a NIC: by NAPI, in sk_buffs that are allocated for what has come.
+/// A pair whose server receives as from a NIC: by NAPI, in sk_buffs that are allocated for what has come. Both
+/// know each other's link-layer address: ARP has no flow, so that no sample contains it.
 fn like_a_nic() -> (VethPair, Xdp) {
     let pair = VethPair::new(1).unwrap();
     let xdp = Xdp::pass(&pair, Side::Server);
+    acquainted_pair(&pair, false);
     (pair, xdp)
 }
 
