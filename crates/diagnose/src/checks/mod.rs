@@ -6,6 +6,7 @@ use crate::Check;
 mod accepts_off_cpu;
 mod autonuma_pinning;
 mod bond_hash;
+mod byte_queue_limit;
 mod cgroup_throttling;
 mod coalescing;
 mod compaction_stalls;
@@ -82,6 +83,7 @@ pub const CHECKS: &[Check] = &[
     accepts_off_cpu::CHECK,
     autonuma_pinning::CHECK,
     bond_hash::CHECK,
+    byte_queue_limit::CHECK,
     cgroup_throttling::CHECK,
     coalescing::CHECK,
     compaction_stalls::CHECK,

@@ -134,6 +134,7 @@ fn lived_in(shape: Shape, seconds: u64) -> Host {
             irq: Some(IrqNumber(500)),
             xps_cpus: Some(CpuSet::new()),
             xps_rxqs: None,
+            byte_limit: None,
         });
     }
     host

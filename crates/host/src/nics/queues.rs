@@ -4,7 +4,7 @@ use super::irq_names::{self, Serves};
 use super::netlink::netdev::QueueNapi;
 use super::sysfs::Device;
 use crate::Root;
-use nearpath_model::{CpuSet, IrqNumber, QueueId, RxQueue, TxQueue};
+use nearpath_model::{ByteLimit, CpuSet, IrqNumber, QueueId, RxQueue, TxQueue};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The queues of an interface, ascending, without their NAPI instances and interrupts. `unknown` receives, once
@@ -41,7 +41,8 @@ pub(super) fn read(
             // A queue mask has the format of a CPU mask. Kernels before 4.18 do not have the file.
             let xps_rxqs = files.mask(&entry.name, "xps_rxqs", true);
             let xps_rxqs = xps_rxqs.map(|queues| queues.iter().map(|q| QueueId(q.0)).collect());
-            tx.push(TxQueue { queue, napi_id: None, irq: None, xps_cpus, xps_rxqs });
+            let byte_limit = files.byte_limit(&entry.name);
+            tx.push(TxQueue { queue, napi_id: None, irq: None, xps_cpus, xps_rxqs, byte_limit });
         }
     }
     rx.sort_by_key(|queue| queue.queue);
@@ -77,6 +78,14 @@ impl Files<'_> {
         self.value(queue, file, false, |text| {
             text.parse().map_err(|_| "is not a number".to_owned())
         })
+    }
+
+    /// Byte queue limits; a limit of 0 is that of a driver that does not use them.
+    fn byte_limit(&self, queue: &str) -> Option<ByteLimit> {
+        let dir = format!("{}/{queue}/byte_queue_limits", self.dir);
+        let bytes = |file: &str| self.root.text(&format!("{dir}/{file}")).ok()?.parse().ok();
+        let limit = bytes("limit").filter(|limit| *limit > 0)?;
+        Some(ByteLimit { limit, limit_max: bytes("limit_max")? })
     }
 
     fn value<T>(

@@ -107,6 +107,7 @@ files! {
         RpsFlowCnt = "rps_flow_cnt": Form::PowerOfTwo,
         XpsCpus = "xps_cpus": Form::CpuMask,
         XpsRxqs = "xps_rxqs": Form::Mask,
+        ByteLimitMax = "byte_queue_limits/limit_max": Form::Numbers(1),
     }
 }
 
@@ -170,7 +171,7 @@ impl QueueFile {
     pub const fn direction(self) -> Direction {
         match self {
             Self::RpsCpus | Self::RpsFlowCnt => Direction::Rx,
-            Self::XpsCpus | Self::XpsRxqs => Direction::Tx,
+            Self::XpsCpus | Self::XpsRxqs | Self::ByteLimitMax => Direction::Tx,
         }
     }
 
@@ -210,8 +211,8 @@ impl FileOf {
     /// Parses a path; `None` if it may not be written.
     pub fn parse(path: &str) -> Option<Self> {
         let of = match path.split('/').collect::<Vec<_>>()[..] {
-            ["", "sys", "class", "net", nic, "queues", queue, file] => {
-                let file = QueueFile::parse(file)?;
+            ["", "sys", "class", "net", nic, "queues", queue, ref file @ ..] => {
+                let file = QueueFile::parse(&file.join("/"))?;
                 let queue = QueueId(number(queue.strip_prefix(file.direction().queue_prefix())?)?);
                 Self::Queue { nic: nic.to_owned(), queue, file }
             }
@@ -275,6 +276,7 @@ impl FileOf {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Irq(_) => "irq_affinity",
+            Self::Queue { file: QueueFile::ByteLimitMax, .. } => "byte_queue_limit",
             Self::Queue { file, .. } => file.name(),
             Self::Interface { file, .. } => file.name(),
             Self::Sysctl(_) | Self::MigrationCost | Self::NumaScan(_) => "sysctl",

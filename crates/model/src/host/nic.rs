@@ -244,6 +244,27 @@ pub struct TxQueue {
     pub xps_cpus: Option<CpuSet>,
     /// `xps_rxqs`, as queue numbers.
     pub xps_rxqs: Option<Vec<QueueId>>,
+    /// Byte queue limits; `None` if the driver does not use them, or nothing was sent yet.
+    #[serde(default)]
+    pub byte_limit: Option<ByteLimit>,
+}
+
+/// Byte queue limits of a transmit queue: how many bytes its driver and device hold at a time. The kernel adapts the
+/// limit so that the device just never runs dry (lib/dynamic_queue_limits.c,
+/// Documentation/ABI/testing/sysfs-class-net-queues).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByteLimit {
+    /// `limit`: at present, in bytes.
+    pub limit: u64,
+    /// `limit_max`: what it may grow to, in bytes.
+    pub limit_max: u64,
+}
+
+impl ByteLimit {
+    /// The time in which a link with this many Mb/s sends the limit, in ns; longest for a link without a speed.
+    pub fn sent_in_ns(&self, mbps: u64) -> u64 {
+        self.limit.saturating_mul(8_000).checked_div(mbps).unwrap_or(u64::MAX)
+    }
 }
 
 /// A queueing discipline.

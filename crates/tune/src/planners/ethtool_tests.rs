@@ -321,6 +321,83 @@ fn a_nic_without_rules_is_reported() {
     }
 }
 
+#[test]
+fn accelerated_rfs_is_for_readers_elsewhere_and_nics_that_steer() {
+    let found = |check: &str, severity| {
+        let mut finding = Finding::new(severity, "read elsewhere".to_owned());
+        finding.check = check.to_owned();
+        vec![finding]
+    };
+    let of = |driver: &str, request: &Request, findings: &[Finding]| {
+        let mut host = host_with(&[&[4], &[5], &[6], &[7]]);
+        host.nics[0].driver = Some(driver.to_owned());
+        host.sysctls.insert("net.core.rps_sock_flow_entries".to_owned(), "0".to_owned());
+        host.nics[0].rx_queues.iter_mut().for_each(|queue| queue.rps_flow_cnt = Some(0));
+        super::plan(&host, findings, request, &[], None, None).unwrap()
+    };
+    let elsewhere = found("reader_placement", Severity::Warning);
+    let latency = goal(Goal::Latency);
+    let plan = of("ice", &latency, &elsewhere);
+    assert_eq!(values(&plan, "feature"), pair("off", "on"));
+    assert_eq!(only(&plan, "feature").unwrap().finding.as_deref(), Some("reader_placement"));
+    assert_eq!(values(&plan, "sysctl"), pair("0", "32768"));
+    let flows = of_kind(&plan, "rps_flow_cnt");
+    assert!(flows.len() == 4 && flows.values().all(|count| *count == "8192"), "{flows:?}");
+    // The hardware does it: no packet is handed on.
+    assert!(of_kind(&plan, "rps_cpus").is_empty(), "{:?}", plan.changes);
+    for (driver, request, findings) in [
+        // igb takes rules, but steers no flow; virtio_net neither.
+        ("igb", &latency, elsewhere.clone()),
+        ("ice", &latency, found("reader_placement", Severity::Info)),
+        ("ice", &latency, found("softnet", Severity::Critical)),
+        ("ice", &latency, vec![]),
+    ] {
+        let plan = of(driver, request, &findings);
+        assert!(of_kind(&plan, "feature").is_empty(), "{driver} {findings:?}");
+        assert!(of_kind(&plan, "rps_flow_cnt").is_empty(), "{driver} {findings:?}");
+    }
+    // With priorities the feature is for their rules.
+    let plan = of("ice", &priorities(&[(5, 6)]), &elsewhere);
+    assert!(of_kind(&plan, "rps_flow_cnt").is_empty(), "{:?}", plan.changes);
+}
+
+#[test]
+fn a_driver_holds_no_more_than_its_link_sends_soon() {
+    let mut host = host_with(&[&[4], &[5]]);
+    let limit = |limit| Some(nearpath_model::ByteLimit { limit, limit_max: 1_879_048_192 });
+    host.nics[0].tx_queues[0].byte_limit = limit(60_000);
+    host.nics[0].tx_queues[1].byte_limit = limit(9_000);
+    let proposal = |severity| {
+        let mut finding = Finding::new(severity, "holds 4.8 ms".to_owned());
+        finding.check = "byte_queue_limit".to_owned();
+        finding.changes = vec![ProposedChange::new(
+            SettingFile::queue("eth0", QueueId(0), QueueFile::ByteLimitMax),
+            Some("1879048192".to_owned()),
+            "12500".to_owned(),
+            "What the link sends in 1 ms.".to_owned(),
+        )];
+        vec![finding]
+    };
+    let plan =
+        super::plan(&host, &proposal(Severity::Warning), &goal(Goal::Latency), &[], None, None)
+            .unwrap();
+    assert_eq!(values(&plan, "byte_queue_limit"), pair("1879048192", "12500"));
+    let change = only(&plan, "byte_queue_limit").unwrap();
+    assert_eq!(change.id, "eth0/tx-0/byte_queue_limits/limit_max");
+    for (goal, severity) in [(Goal::Throughput, Severity::Warning), (Goal::Latency, Severity::Info)]
+    {
+        let plan = super::plan(
+            &host,
+            &proposal(severity),
+            &Request { goal, ..Request::default() },
+            &[],
+            None,
+            None,
+        );
+        assert!(of_kind(&plan.unwrap(), "byte_queue_limit").is_empty());
+    }
+}
+
 /// eth0 without n-tuple rules, whose interrupts are on CPUs 4 and 6.
 fn without_rules() -> Host {
     let mut host = host_with(&[&[4], &[6]]);

@@ -6,6 +6,8 @@
 //! They run in the order of [`PLANNERS`], and each sees the plans of the earlier ones: XPS follows the interrupts, and
 //! threads go where no interrupt is.
 
+mod arfs;
+mod byte_queue_limit;
 mod cgroup_state;
 mod channels;
 mod command_line;
@@ -87,6 +89,7 @@ pub const PLANNERS: &[Planner] = &[
     rps::PLANNER,
     xps::PLANNER,
     tx_queue_len::PLANNER,
+    byte_queue_limit::PLANNER,
     gro_flush_timeout::PLANNER,
     napi_defer_hard_irqs::PLANNER,
     napi::PLANNER,

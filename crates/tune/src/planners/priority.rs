@@ -26,7 +26,7 @@ pub(super) const PLANNER: Planner = Planner {
 };
 
 /// The kernel's name of the feature `ntuple` of `ethtool -K`.
-const FEATURE: &str = "rx-ntuple-filter";
+pub(super) const FEATURE: &str = "rx-ntuple-filter";
 /// The bits of a tag that are the priority.
 const PCP_MASK: u16 = 0xe000;
 

@@ -2,7 +2,7 @@
 //! queue.
 //!
 //! Input: the `rps_cpus` of each queue, the planned interrupts, and the findings. Output: changes of `rps_cpus`, and with
-//! RPS on, changes that turn RFS on.
+//! RPS or accelerated RFS ([`super::arfs`]) on, changes that turn RFS on.
 //!
 //! - A NIC with several queues has a CPU for each: RPS would only add a hop. It helps if a queue's CPU is overloaded, or
 //!   for throughput if CPUs near the NIC have no queue.
@@ -14,9 +14,9 @@
 //!
 //! Rule: Documentation/networking/scaling.rst.
 
-use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::{self, Situation, is_hardware};
+use super::{Planner, arfs};
 use nearpath_diagnose::cpus_near_node;
 use nearpath_model::{CpuSet, Goal, Nic, NicKind, QueueFile, RxQueue, SettingFile, Sysctl, Target};
 
@@ -44,6 +44,8 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
                 without(situation, draft, nic);
             } else {
                 put_on(situation, draft, nic, &helpers);
+            }
+            if arfs::plan(situation, draft, nic) || !helpers.is_empty() {
                 steering.extend(nic.rx_queues.iter().map(|queue| (nic, queue)));
             }
         } else if on(nic).next().is_some() {

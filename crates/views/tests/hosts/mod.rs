@@ -237,6 +237,7 @@ fn nic(name: &str, kind: NicKind, queues: u32) -> Nic {
                 irq: None,
                 xps_cpus: Some(CpuSet::new()),
                 xps_rxqs: Some(Vec::new()),
+                byte_limit: None,
             })
             .collect(),
         qdiscs: None,
