@@ -76,14 +76,14 @@ pub fn frame(source: &dyn Source, time_us: i64, window: Duration) -> Frame {
 }
 
 /// The rows of the last reading.
-fn last_batch(mut rows: Vec<Recorded>) -> Vec<Recorded> {
+pub(super) fn last_batch(mut rows: Vec<Recorded>) -> Vec<Recorded> {
     let last = rows.last().map_or(0, |row| row.time_us);
     rows.retain(|row| row.time_us == last);
     rows
 }
 
 /// Seconds of all intervals that have a row.
-fn covered<'a>(rows: impl Iterator<Item = &'a Recorded>) -> f64 {
+pub(super) fn covered<'a>(rows: impl Iterator<Item = &'a Recorded>) -> f64 {
     let intervals: BTreeMap<i64, f64> = rows.map(|row| (row.time_us, row.interval_s)).collect();
     intervals.into_values().sum()
 }
@@ -176,7 +176,8 @@ fn drops_of(rows: &[Recorded], seconds: f64) -> Vec<DropActivity> {
     for row in rows.iter().map(|row| Row(Table::Drops, row)) {
         let reason = Some(row.text("reason")).filter(|reason| !reason.is_empty());
         let key = (reason.unwrap_or(row.text("function")), row.text("device"));
-        *found.entry(key).or_default() += row.count("packets").unwrap_or(0);
+        let sum = found.entry(key).or_default();
+        *sum = sum.saturating_add(row.count("packets").unwrap_or(0));
     }
     let drop = |((reason, device), packets): ((&str, &str), u64)| DropActivity {
         reason: reason.to_owned(),
@@ -190,7 +191,7 @@ fn drops_of(rows: &[Recorded], seconds: f64) -> Vec<DropActivity> {
 }
 
 /// Threads that poll, by their last two pictures.
-fn workers_of(rows: &[Recorded]) -> Vec<WorkerActivity> {
+pub(super) fn workers_of(rows: &[Recorded]) -> Vec<WorkerActivity> {
     let times: BTreeSet<i64> = rows.iter().map(|row| row.time_us).collect();
     let mut times = times.into_iter().rev();
     let (Some(now), before) = (times.next(), times.next()) else { return Vec::new() };
