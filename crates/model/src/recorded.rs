@@ -25,6 +25,9 @@ pub struct RecordedFacts {
     pub irqs: Option<Counted<RecordedIrq>>,
     /// Memory of the largest processes by node.
     pub memory: Option<Pictured<RecordedMemory>>,
+    /// Packets into virtual machines.
+    #[serde(default)]
+    pub vms: Option<Counted<RecordedVm>>,
     /// Threads that poll.
     pub workers: Option<Pictured<RecordedWorker>>,
     /// Changes in nearpath's journal.
@@ -132,4 +135,19 @@ pub struct RecordedSetting {
     pub target: String,
     /// `applied`, `drifted`, `lost`, `undone`; `None` if it could not be seen.
     pub state: Option<String>,
+}
+
+/// Packets into a virtual machine, of one span.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedVm {
+    /// Its name, or that of its program.
+    pub vm: String,
+    /// The span, as in `measure vm --json`.
+    pub span: String,
+    /// Packets.
+    pub packets: u64,
+    /// Median; `None` if there are too few packets, like all percentiles.
+    pub p50_ns: Option<u64>,
+    /// 99th percentile.
+    pub p99_ns: Option<u64>,
 }

@@ -4,9 +4,10 @@ use super::file::Recorded;
 use super::frame::{covered, last_batch, workers_of};
 use super::rows_of::{Reading, Row, Source};
 use super::table::Table;
+use nearpath_model::histogram::{by_number, quantile_ns};
 use nearpath_model::recorded::{
     Counted, Pictured, RECORDED_FACTS_SCHEMA, RecordedFacts, RecordedIrq, RecordedMemory,
-    RecordedSetting, RecordedSoftnet, RecordedWorker,
+    RecordedSetting, RecordedSoftnet, RecordedVm, RecordedWorker,
 };
 use nearpath_model::{CpuId, NodeId};
 use std::cmp::Reverse;
@@ -37,6 +38,7 @@ pub fn facts(source: &dyn Source, from_us: i64, at_us: i64, to_us: i64) -> ReadF
             .map(|seconds| Counted { seconds, rows: softnet_of(&softnet) }),
         irqs: counted(!irqs.is_empty()).map(|seconds| Counted { seconds, rows: irqs_of(&irqs) }),
         memory: picture(reading.rows(Table::Memory), at_us, |rows| memory_of(&last_batch(rows))),
+        vms: vms(&reading.rows(Table::VmBuckets)),
         workers: picture(reading.rows(Table::Workers), at_us, |rows| workers(&rows)),
         settings: picture(reading.rows(Table::Settings), at_us, |rows| {
             settings_of(&last_batch(rows))
@@ -119,6 +121,29 @@ fn memory_of(rows: &[Recorded]) -> Vec<RecordedMemory> {
     let mut processes: Vec<RecordedMemory> = processes.into_values().collect();
     processes.sort_by_key(|process| Reverse(process.total()));
     processes
+}
+
+fn vms(rows: &[Recorded]) -> Option<Counted<RecordedVm>> {
+    let of = |(vm, span): (&str, &str), buckets: &BTreeMap<u64, u64>| {
+        let filled = by_number(&buckets.iter().map(|(at, n)| (*at, *n)).collect::<Vec<_>>());
+        let quantile = |q: f64| Some(quantile_ns(&filled, q)?.round() as u64);
+        RecordedVm {
+            vm: vm.to_owned(),
+            span: span.to_owned(),
+            packets: buckets.values().fold(0, |sum, n| sum.saturating_add(*n)),
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+        }
+    };
+    let mut spans: BTreeMap<(&str, &str), BTreeMap<u64, u64>> = BTreeMap::new();
+    for row in rows.iter().map(|row| Row(Table::VmBuckets, row)) {
+        let Some(upper_ns) = row.count("upper_ns") else { continue };
+        let buckets = spans.entry((row.text("vm"), row.text("span"))).or_default();
+        let sum = buckets.entry(upper_ns).or_default();
+        *sum = sum.saturating_add(row.count("packets").unwrap_or(0));
+    }
+    let rows_of = || spans.iter().map(|(key, buckets)| of(*key, buckets)).collect();
+    (!rows.is_empty()).then(|| Counted { seconds: covered(rows.iter()), rows: rows_of() })
 }
 
 fn workers(rows: &[Recorded]) -> Vec<RecordedWorker> {

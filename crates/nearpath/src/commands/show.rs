@@ -169,11 +169,12 @@ impl Show {
             Subject::Softnet => &[RecordedPart::Softnet],
             Subject::Irqs => &[RecordedPart::Irqs],
             Subject::Memory => &[RecordedPart::Memory],
+            Subject::Vms => &[RecordedPart::Vms],
             Subject::Workers => &[RecordedPart::Workers],
             Subject::Settings => &[RecordedPart::Settings],
             Subject::All => &RecordedPart::ALL[..],
             _ => {
-                let has = "recordings have softnet, irqs, memory, workers and settings";
+                let has = "recordings have softnet, irqs, memory, vms, workers and settings";
                 return Err(Failure::Usage(has.to_owned()));
             }
         };

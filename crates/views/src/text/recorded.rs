@@ -2,11 +2,11 @@
 
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
-use super::units::bytes;
+use super::units::{bytes, latency};
 use super::{heading, line, printable, time_of_day};
 use nearpath_model::recorded::{
     Counted, Pictured, RecordedFacts, RecordedIrq, RecordedMemory, RecordedSetting,
-    RecordedSoftnet, RecordedWorker,
+    RecordedSoftnet, RecordedVm, RecordedWorker,
 };
 
 /// Rows of a table that are shown.
@@ -26,6 +26,7 @@ pub fn recorded(facts: &RecordedFacts, parts: &[RecordedPart]) -> String {
             RecordedPart::Softnet => softnet(facts.softnet.as_ref()),
             RecordedPart::Irqs => irqs(facts.irqs.as_ref()),
             RecordedPart::Memory => memory(facts.memory.as_ref()),
+            RecordedPart::Vms => vms(facts.vms.as_ref()),
             RecordedPart::Workers => workers(facts.workers.as_ref()),
             RecordedPart::Settings => settings(facts.settings.as_ref()),
         });
@@ -42,6 +43,8 @@ pub enum RecordedPart {
     Irqs,
     /// Memory of processes.
     Memory,
+    /// Packets into virtual machines.
+    Vms,
     /// Threads that poll.
     Workers,
     /// Changes of the journal.
@@ -50,8 +53,8 @@ pub enum RecordedPart {
 
 impl RecordedPart {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 5] =
-        [Self::Settings, Self::Softnet, Self::Irqs, Self::Memory, Self::Workers];
+    pub const ALL: [Self; 6] =
+        [Self::Settings, Self::Softnet, Self::Irqs, Self::Memory, Self::Vms, Self::Workers];
 }
 
 fn time(us: i64) -> String {
@@ -144,6 +147,23 @@ fn memory(pictured: Option<&Pictured<RecordedMemory>>) -> String {
             format!("{}/{}", process.comm, process.pid),
             bytes(process.total()),
             by_node.collect::<Vec<_>>().join(", "),
+        ]
+    })
+}
+
+fn vms(counted: Option<&Counted<RecordedVm>>) -> String {
+    let Some(Counted { seconds, rows }) = counted else {
+        return missing("packets into virtual machines");
+    };
+    let columns = [left("VM"), left("SPAN"), right("PACKETS"), right("P50"), right("P99")];
+    let title = format!("packets into virtual machines in {seconds:.1} s");
+    part(&title, &columns, rows, |vm| {
+        vec![
+            vm.vm.clone(),
+            vm.span.replace('_', " "),
+            vm.packets.to_string(),
+            or_none(vm.p50_ns.map(latency)),
+            or_none(vm.p99_ns.map(latency)),
         ]
     })
 }
