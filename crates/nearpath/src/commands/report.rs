@@ -6,7 +6,7 @@ use crate::output;
 use crate::recorded::{RecordedPart, period};
 use clap::Args;
 use nearpath_host::Root;
-use nearpath_model::{Diagnosis, Host};
+use nearpath_model::{Diagnosis, Host, Plan, TrialReport};
 use nearpath_monitor::recording::Replay;
 use nearpath_views::html::{self, Report as Document};
 use nearpath_views::svg::Interval;
@@ -23,6 +23,7 @@ EXAMPLES
   nearpath report -o report.html --for 1m --dev eth0
   nearpath report -o report.html --recording DIR --at 03:12   two minutes around a recorded moment
   nearpath report -o report.html --recording DIR --from '2026-11-24 03:00' --to '2026-11-24 04:00'
+  nearpath report -o report.html --plan plan.json --trial trial.json   with what 'tune' says
   nearpath report -o report.html --snapshot host.tar.zst  another host, from its configuration only
 
 Times are UTC. A time without a day is of the last day of the recording. Measuring requires root.";
@@ -34,31 +35,52 @@ pub struct Report {
     /// The HTML file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// Also report this plan: the --json output of 'tune plan'
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// Also report this trial: the --json output of 'tune try'; repeatable
+    #[arg(long, value_name = "FILE")]
+    trial: Vec<PathBuf>,
     #[command(flatten)]
     recorded: RecordedPart,
     #[command(flatten)]
     looking: Looking,
 }
 
+/// A plan, and trials.
+type Tuning = (Option<Plan>, Vec<TrialReport>);
+
 impl Report {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        // Before anything is measured: files that are wrong are reported at once.
+        let tuning = self.tuning()?;
         match self.recorded.replay()? {
-            Some(replay) => self.of_recording(replay),
-            None => self.of_host(),
+            Some(replay) => self.of_recording(replay, &tuning),
+            None => self.of_host(&tuning),
         }
     }
 
-    fn of_host(&self) -> Result<(), Failure> {
+    /// The plan and the trials in files.
+    fn tuning(&self) -> Result<Tuning, Failure> {
+        let plan = self.plan.as_deref().map(super::tune::plan_of).transpose()?;
+        let mut trials = Vec::new();
+        for file in &self.trial {
+            trials.extend(super::tune::trials_of(file)?);
+        }
+        Ok((plan, trials))
+    }
+
+    fn of_host(&self, tuning: &Tuning) -> Result<(), Failure> {
         // Dropped only after the report is written: detaching takes the kernel a while.
         let root = Root::live();
         let mut instrument = None;
         let diagnosis = self.looking.diagnosis(&root, &mut instrument)?;
         let host = self.looking.host()?;
         let name = host.kernel.hostname.clone().unwrap_or_else(|| "host".to_owned());
-        self.write(&name, &when(&diagnosis), Some(&host), &diagnosis, &[])
+        self.write(&name, &when(&diagnosis), Some(&host), &diagnosis, &[], tuning)
     }
 
-    fn of_recording(&self, replay: Replay) -> Result<(), Failure> {
+    fn of_recording(&self, replay: Replay, tuning: &Tuning) -> Result<(), Failure> {
         let Replay { hosts, diagnosis, history, times, .. } = replay;
         let host = hosts.first().map_or("host", String::as_str);
         let interval = |(time_us, buckets): (i64, Vec<(u64, u64)>)| Interval {
@@ -70,7 +92,14 @@ impl Report {
             .map(|(path, columns)| (path.to_owned(), columns.into_iter().map(interval).collect()))
             .collect();
         let (from, to) = times.unwrap_or_default();
-        self.write(host, &format!("recorded {}", period(from, to)), None, &diagnosis, &history)
+        self.write(
+            host,
+            &format!("recorded {}", period(from, to)),
+            None,
+            &diagnosis,
+            &history,
+            tuning,
+        )
     }
 
     fn write(
@@ -80,8 +109,10 @@ impl Report {
         host: Option<&Host>,
         diagnosis: &Diagnosis,
         history: &[(String, Vec<Interval>)],
+        (plan, trials): &Tuning,
     ) -> Result<(), Failure> {
-        let document = Document { host_name, when, host, diagnosis, history };
+        let (plan, trials) = (plan.as_ref(), trials.as_slice());
+        let document = Document { host_name, when, host, diagnosis, history, plan, trials };
         output::file(&self.output, html::report(&document).as_bytes())
     }
 }
@@ -91,7 +122,15 @@ pub(super) fn page(host: &Host, diagnosis: &Diagnosis) -> String {
     let name = host.kernel.hostname.as_deref().unwrap_or("host");
     let when = when(diagnosis);
     let host = Some(host);
-    html::report(&Document { host_name: name, when: &when, host, diagnosis, history: &[] })
+    html::report(&Document {
+        host_name: name,
+        when: &when,
+        host,
+        diagnosis,
+        history: &[],
+        plan: None,
+        trials: &[],
+    })
 }
 
 /// `at 2026-11-25T09:13:00Z, measured for 10.0s`.
