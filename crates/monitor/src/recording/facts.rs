@@ -201,9 +201,11 @@ mod tests {
     #[test]
     fn counts_are_summed_up_and_pictures_are_of_the_moment() {
         let mut history = History::new("h");
-        [(10, 100), (20, 7), (30, 1)].map(|(time, n)| history.add(softnet(time, 3, n)));
-        [(10, "applied"), (20, "drifted"), (30, "undone")]
-            .map(|(time, state)| history.add(setting(time, state)));
+        for (time, packets, state) in [(10, 100, "applied"), (20, 7, "drifted"), (30, 1, "undone")]
+        {
+            history.add(softnet(time, 3, packets));
+            history.add(setting(time, state));
+        }
         let read = facts(&history, 10, 25, 29);
         let softnet = read.facts.softnet.unwrap();
         assert_eq!((softnet.seconds, softnet.rows[0].processed), (20.0, 107));
