@@ -273,7 +273,7 @@ fn the_first_screen_says_what_is_wrong_and_where() {
 fn each_list_has_its_screen() {
     let frame = busy();
     let mut all = String::new();
-    for keys in ["2", "3", "4", "5", "6", "7", "8", "3\n", "8\n", "?"] {
+    for keys in ["2", "3", "4", "5", "6", "7", "8", "9", "3\n", "8\n", "?"] {
         let name = keys.replace('\n', " Enter");
         all.push_str(&format!(
             "--- {name}\n{}",
