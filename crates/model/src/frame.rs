@@ -22,6 +22,8 @@ pub struct Frame {
     pub connections: Vec<ConnectionActivity>,
     /// Threads that poll.
     pub workers: Vec<WorkerActivity>,
+    /// Virtual machines with packets.
+    pub vms: Vec<VmActivity>,
     /// Packets dropped.
     pub drops: Vec<DropActivity>,
     /// CPU time of the instruments' programs as a share of one CPU; `None` if none ran.
@@ -126,4 +128,19 @@ pub struct DropActivity {
     pub device: String,
     /// Packets per second.
     pub packets: f64,
+}
+
+/// Packets into a virtual machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VmActivity {
+    /// Its name, or that of its program.
+    pub vm: String,
+    /// Packets per second that reached the guest.
+    pub packets: f64,
+    /// Median from the first point known of a packet to the guest.
+    pub p50_ns: Option<u64>,
+    /// 99th percentile of the same.
+    pub p99_ns: Option<u64>,
+    /// The span with the longest 99th percentile, as in `measure vm --json`, and that.
+    pub slowest: Option<(String, u64)>,
 }

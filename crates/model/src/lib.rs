@@ -29,6 +29,7 @@ mod outlier;
 mod ovs;
 mod plan;
 mod proposal;
+pub mod recorded;
 pub mod shell;
 pub mod steering;
 pub mod tcp;

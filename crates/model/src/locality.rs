@@ -84,7 +84,7 @@ impl Distances {
     /// From the programs' counters, in the order of `enum distance`.
     pub fn of(counts: [u64; 6]) -> Self {
         let [same_cpu, same_core, same_llc, same_node, other_node, unknown] = counts;
-        let packets = counts.iter().sum();
+        let packets = counts.iter().fold(0u64, |sum, count| sum.saturating_add(*count));
         Self { packets, same_cpu, same_core, same_llc, same_node, other_node, unknown }
     }
 

@@ -17,6 +17,7 @@ mod manual;
 mod names;
 mod output;
 mod process_selection;
+mod recorded;
 pub mod screen;
 mod session;
 mod source;

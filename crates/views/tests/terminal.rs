@@ -4,7 +4,7 @@ mod golden_files;
 
 use golden_files::golden;
 use nearpath_model::frame::{
-    ConnectionActivity, CpuActivity, DropActivity, Frame, QueueActivity, WorkerActivity,
+    ConnectionActivity, CpuActivity, DropActivity, Frame, QueueActivity, VmActivity, WorkerActivity,
 };
 use nearpath_model::locality::{Distances, Locality};
 use nearpath_model::*;
@@ -198,6 +198,13 @@ fn busy() -> Frame {
             packets: Some(1_200_000.0),
             delayed: None,
         }],
+        vms: vec![VmActivity {
+            vm: "web1".to_owned(),
+            packets: 9_000.0,
+            p50_ns: Some(21_000),
+            p99_ns: Some(340_000),
+            slowest: Some(("kvm_to_guest".to_owned(), 320_000)),
+        }],
         drops: vec![DropActivity {
             reason: "NO_SOCKET".to_owned(),
             device: "eth0".to_owned(),
@@ -217,6 +224,7 @@ fn nothing() -> Frame {
     frame.queues.clear();
     frame.connections.clear();
     frame.workers.clear();
+    frame.vms.clear();
     frame.drops.clear();
     frame.programs_share = None;
     frame
@@ -265,7 +273,7 @@ fn the_first_screen_says_what_is_wrong_and_where() {
 fn each_list_has_its_screen() {
     let frame = busy();
     let mut all = String::new();
-    for keys in ["2", "3", "4", "5", "6", "7", "8", "3\n", "8\n", "?"] {
+    for keys in ["2", "3", "4", "5", "6", "7", "8", "9", "3\n", "8\n", "?"] {
         let name = keys.replace('\n', " Enter");
         all.push_str(&format!(
             "--- {name}\n{}",
@@ -357,7 +365,7 @@ fn it_fits_on_every_screen_with_every_key() {
         .collect();
     huge.host = "ホスト".repeat(40);
     for frame in [busy(), nothing(), huge] {
-        for tab in '1'..='8' {
+        for tab in '1'..='9' {
             let mut view = view();
             view.press(Key::Char(tab), &frame);
             for key in keys.iter().skip(1) {

@@ -37,6 +37,8 @@ struct Session {
     meter: Meter,
     loaded: Loaded,
     vms: Vec<Vm>,
+    /// Virtual machines that were still unknown when `vms` was read last.
+    strangers: usize,
     began: Instant,
 }
 
@@ -74,7 +76,7 @@ impl<'a> VmPackets<'a> {
     }
 
     fn measurement(&self, session: &Session) -> VmMeasurement {
-        let Session { meter, loaded, vms, began } = session;
+        let Session { meter, loaded, vms, began, .. } = session;
         let variables = loaded.skeleton.maps.bss_data.as_deref();
         let counter = |of: fn(&load::types::counters) -> u64| {
             variables.map_or(0, |variables| of(&variables.counters))
@@ -118,7 +120,7 @@ impl Instrument for VmPackets<'_> {
         let meter = Meter::new(loaded.skeleton.object());
         let vms = vms::read(self.root).vms;
         loaded.set_active(true);
-        self.session = Some(Session { meter, loaded, vms, began: Instant::now() });
+        self.session = Some(Session { meter, loaded, vms, strangers: 0, began: Instant::now() });
         Ok(())
     }
 
@@ -137,8 +139,16 @@ impl Instrument for VmPackets<'_> {
     }
 
     fn read(&mut self) -> Result<VmMeasurement, InstrumentError> {
-        let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
-        Ok(self.measurement(session))
+        let mut session = self.session.take().ok_or(InstrumentError::NotStarted)?;
+        let mut measurement = self.measurement(&session);
+        let strangers = |of: &VmMeasurement| of.vms.iter().filter(|vm| vm.comm.is_none()).count();
+        if strangers(&measurement) > session.strangers {
+            add_new(&mut session.vms, vms::read(self.root).vms);
+            measurement = self.measurement(&session);
+            session.strangers = strangers(&measurement);
+        }
+        self.session = Some(session);
+        Ok(measurement)
     }
 
     fn stop(&mut self) -> Result<VmMeasurement, InstrumentError> {

@@ -13,6 +13,7 @@ mod memory;
 mod stages;
 mod steering;
 mod tcp;
+pub(crate) mod vms;
 mod workers;
 
 pub use accepts::accepts;
@@ -25,6 +26,7 @@ pub use memory::memory;
 pub use stages::{stages, stages_between};
 pub use steering::steering;
 pub use tcp::tcp;
+pub use vms::vms;
 pub use workers::Workers;
 
 use crate::metrics::Id;

@@ -20,7 +20,7 @@ pub fn rules(scraped: Scraped) -> String {
         let _ = writeln!(file, "      - record: {}", record.name);
         let _ = writeln!(file, "        expr: {}", quoted(&(record.expression)(scraped)));
     }
-    file.push_str("  - name: nearpath-alerts\n    interval: 30s\n    rules:\n");
+    file.push_str("  - name: nearpath-alerts\n    interval: 15s\n    rules:\n");
     for alert in ALERTS {
         let _ = writeln!(file, "      - alert: {}", alert.name);
         let _ = writeln!(file, "        expr: {}", quoted(&(alert.expression)(scraped)));

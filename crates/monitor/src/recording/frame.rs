@@ -8,8 +8,9 @@ use super::replay::{diagnosis, findings, measurement, outliers};
 use super::rows_of::{Reading, Row, Source};
 use super::table::Table;
 use nearpath_model::frame::{
-    ConnectionActivity, CpuActivity, DropActivity, Frame, QueueActivity, WorkerActivity,
+    ConnectionActivity, CpuActivity, DropActivity, Frame, QueueActivity, VmActivity, WorkerActivity,
 };
+use nearpath_model::histogram::{by_number, quantile_ns};
 use nearpath_model::{CpuId, NodeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,8 @@ const DIAGNOSES: f64 = 2.5;
 /// Late packets are of so much time.
 const LATE_US: i64 = 120 * 1_000_000;
 const DROPS_MAX: usize = 64;
+/// The span of a virtual machine that is the sum of all others.
+const WHOLE: &str = "whole";
 
 /// The host at a moment in microseconds since 1970, by what was seen in a window before it.
 pub fn frame(source: &dyn Source, time_us: i64, window: Duration) -> Frame {
@@ -68,6 +71,7 @@ pub fn frame(source: &dyn Source, time_us: i64, window: Duration) -> Frame {
         queues: queues(&irqs, counted_s),
         connections: connections_of(&connections, seconds("tcp")),
         workers: workers_of(&workers),
+        vms: vms_of(&reading.rows(Table::VmBuckets), seconds("vms")),
         drops: drops_of(&drops, seconds("drops")),
         programs_share: programs_share(&reading.rows(Table::Cost)),
         notes: reading.notes,
@@ -76,14 +80,14 @@ pub fn frame(source: &dyn Source, time_us: i64, window: Duration) -> Frame {
 }
 
 /// The rows of the last reading.
-fn last_batch(mut rows: Vec<Recorded>) -> Vec<Recorded> {
+pub(super) fn last_batch(mut rows: Vec<Recorded>) -> Vec<Recorded> {
     let last = rows.last().map_or(0, |row| row.time_us);
     rows.retain(|row| row.time_us == last);
     rows
 }
 
 /// Seconds of all intervals that have a row.
-fn covered<'a>(rows: impl Iterator<Item = &'a Recorded>) -> f64 {
+pub(super) fn covered<'a>(rows: impl Iterator<Item = &'a Recorded>) -> f64 {
     let intervals: BTreeMap<i64, f64> = rows.map(|row| (row.time_us, row.interval_s)).collect();
     intervals.into_values().sum()
 }
@@ -176,7 +180,8 @@ fn drops_of(rows: &[Recorded], seconds: f64) -> Vec<DropActivity> {
     for row in rows.iter().map(|row| Row(Table::Drops, row)) {
         let reason = Some(row.text("reason")).filter(|reason| !reason.is_empty());
         let key = (reason.unwrap_or(row.text("function")), row.text("device"));
-        *found.entry(key).or_default() += row.count("packets").unwrap_or(0);
+        let sum = found.entry(key).or_default();
+        *sum = sum.saturating_add(row.count("packets").unwrap_or(0));
     }
     let drop = |((reason, device), packets): ((&str, &str), u64)| DropActivity {
         reason: reason.to_owned(),
@@ -189,8 +194,36 @@ fn drops_of(rows: &[Recorded], seconds: f64) -> Vec<DropActivity> {
     drops
 }
 
+fn vms_of(rows: &[Recorded], seconds: f64) -> Vec<VmActivity> {
+    let mut vms: BTreeMap<&str, BTreeMap<&str, BTreeMap<u64, u64>>> = BTreeMap::new();
+    for row in rows.iter().map(|row| Row(Table::VmBuckets, row)) {
+        let Some(upper_ns) = row.count("upper_ns") else { continue };
+        let spans = vms.entry(row.text("vm")).or_default();
+        let sum = spans.entry(row.text("span")).or_default().entry(upper_ns).or_default();
+        *sum = sum.saturating_add(row.count("packets").unwrap_or(0));
+    }
+    let vm = |(vm, spans): (&str, BTreeMap<&str, BTreeMap<u64, u64>>)| {
+        let quantile = |buckets: &BTreeMap<u64, u64>, q: f64| {
+            let buckets: Vec<(u64, u64)> = buckets.iter().map(|(at, n)| (*at, *n)).collect();
+            Some(quantile_ns(&by_number(&buckets), q)?.round() as u64)
+        };
+        let whole = spans.get(WHOLE);
+        let packets = whole.map(|of| of.values().fold(0u64, |sum, n| sum.saturating_add(*n)));
+        let parts = spans.iter().filter(|(span, _)| **span != WHOLE);
+        let p99 = parts.filter_map(|(span, of)| Some((*span, quantile(of, 0.99)?)));
+        VmActivity {
+            vm: vm.to_owned(),
+            packets: per_second(packets, seconds),
+            p50_ns: whole.and_then(|of| quantile(of, 0.5)),
+            p99_ns: whole.and_then(|of| quantile(of, 0.99)),
+            slowest: p99.max_by_key(|(_, ns)| *ns).map(|(span, ns)| (span.to_owned(), ns)),
+        }
+    };
+    vms.into_iter().map(vm).collect()
+}
+
 /// Threads that poll, by their last two pictures.
-fn workers_of(rows: &[Recorded]) -> Vec<WorkerActivity> {
+pub(super) fn workers_of(rows: &[Recorded]) -> Vec<WorkerActivity> {
     let times: BTreeSet<i64> = rows.iter().map(|row| row.time_us).collect();
     let mut times = times.into_iter().rev();
     let (Some(now), before) = (times.next(), times.next()) else { return Vec::new() };

@@ -3,13 +3,14 @@
 //! ```text
 //!   instruments ─ rows ─> Batch ─> Recorder ─┬─> SEGMENT.log             each batch, durable at once
 //!                                            └─> TABLE/SEGMENT.parquet   when the segment's time is over
-//!                                  Recording ─> replay, frame  <─ both
+//!                                  Recording ─> replay, frame, facts  <─ both
 //!                         Batch ─> History ────────> frame
 //! ```
 
 mod batch;
 mod cached;
 mod doc;
+mod facts;
 pub mod file;
 mod folder;
 mod frame;
@@ -25,11 +26,12 @@ mod table;
 pub use batch::{Batch, Cell, Row};
 pub use cached::Cached;
 pub use doc::markdown;
+pub use facts::{ReadFacts, facts};
 pub use file::Recorded;
 pub use frame::frame;
 pub use history::History;
 pub use reader::{Recording, Rows};
 pub use recorder::{RecordError, Recorder, Sealer, Settings};
-pub use replay::{Replay, replay};
+pub use replay::{Replay, replay, replay_of};
 pub use rows_of::Source;
 pub use table::{COMMON, Column, Kind, SCHEMA, TABLES, Table, TableSpec};

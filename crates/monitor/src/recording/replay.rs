@@ -7,7 +7,7 @@ use nearpath_model::histogram::{by_number, quantile_ns};
 use nearpath_model::locality::{CpuPairCount, Distances, Locality};
 use nearpath_model::{
     CpuId, Culprit, DIAGNOSIS_SCHEMA, Diagnosis, Direction, Finding, HostSummary, Measurement,
-    NodeId, Outlier, Packets, PathKind, PathLatency, Place, Share, Span,
+    NodeId, NotChecked, Outlier, Packets, PathKind, PathLatency, Place, Share, Span,
 };
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub type Column = (i64, Vec<(u64, u64)>);
 /// What was recorded between two times.
 #[derive(Debug)]
 pub struct Replay {
-    /// Names of the hosts; only the first is replayed.
+    /// Names of all hosts.
     pub hosts: Vec<String>,
     /// Findings, each as it was when it cost most, and what was measured.
     pub diagnosis: Diagnosis,
@@ -43,23 +43,28 @@ struct Sum {
     moved: [Option<u64>; 3],
 }
 
+/// Adds a count of a row, which may be of any size in a file that another program has written.
+fn add(sum: &mut u64, row: &Row<'_>, name: &str) {
+    *sum = sum.saturating_add(row.count(name).unwrap_or(0));
+}
+
 impl Sum {
     fn add(&mut self, row: &Row<'_>) {
-        self.count += row.count("packets").unwrap_or(0);
-        self.total_ns = self.total_ns.saturating_add(row.count("total_ns").unwrap_or(0));
+        add(&mut self.count, row, "packets");
+        add(&mut self.total_ns, row, "total_ns");
         self.max_ns = self.max_ns.max(row.count("max_ns"));
         for (sum, name) in self.moved.iter_mut().zip(["other_cpu", "other_llc", "other_node"]) {
             if let Some(count) = row.count(name) {
-                *sum.get_or_insert(0) += count;
+                let sum = sum.get_or_insert(0);
+                *sum = sum.saturating_add(count);
             }
         }
     }
 
     fn add_bucket(&mut self, row: &Row<'_>) {
-        let (Some(upper), Some(packets)) = (row.count("upper_ns"), row.count("packets")) else {
-            return;
-        };
-        *self.buckets.entry(upper).or_default() += packets;
+        if let Some(upper) = row.count("upper_ns") {
+            add(self.buckets.entry(upper).or_default(), row, "packets");
+        }
     }
 
     fn buckets(&self) -> Vec<(u64, u64)> {
@@ -77,10 +82,44 @@ impl Sum {
     }
 }
 
-/// Replays what was recorded between two times in microseconds since 1970, both included.
+/// Replays what was recorded between two times in microseconds since 1970, both included, of the first host.
 pub fn replay(source: &dyn Source, from_us: i64, to_us: i64) -> Replay {
-    let mut reading = Reading::new(source, from_us, to_us);
-    let (diagnosis, history) = diagnosis(&mut reading);
+    replayed(Reading::new(source, from_us, to_us))
+}
+
+/// The same of a host with this name.
+pub fn replay_of(source: &dyn Source, from_us: i64, to_us: i64, host: &str) -> Replay {
+    replayed(Reading::new(source, from_us, to_us).of_host(host))
+}
+
+fn replayed(mut reading: Reading<'_>) -> Replay {
+    let (mut diagnosis, history) = diagnosis(&mut reading);
+    let cost = reading.rows(Table::Cost);
+    let has = |instrument: &str| {
+        cost.iter().any(|row| Row(Table::Cost, row).text("instrument") == instrument)
+    };
+    if reading.hosts.is_empty() {
+        // Counters alone are recorded, where the other sources are off.
+        reading.rows(Table::Softnet);
+    }
+    if !has("stages") {
+        diagnosis.measurement = None;
+    }
+    if diagnosis.findings.is_empty() && !has("findings") {
+        // That nobody looked does not mean that nothing was wrong.
+        diagnosis.checks = 1;
+        diagnosis.not_checked = vec![NotChecked {
+            check: "findings".to_owned(),
+            reason: "no diagnosis was recorded in this time".to_owned(),
+        }];
+    }
+    // Files that cannot be read may have had findings.
+    diagnosis.not_checked.extend(
+        reading
+            .notes
+            .iter()
+            .map(|note| NotChecked { check: "recording".to_owned(), reason: note.clone() }),
+    );
     Replay { hosts: reading.hosts, diagnosis, history, notes: reading.notes, times: reading.times }
 }
 
@@ -150,7 +189,7 @@ pub(super) fn measurement(
     let mut causes: BTreeMap<(String, String), u64> = BTreeMap::new();
     for row in reading.rows(Table::Causes).iter().map(|row| Row(Table::Causes, row)) {
         let key = (row.text("cause").to_owned(), row.text("culprit").to_owned());
-        *causes.entry(key).or_default() += row.count("ns").unwrap_or(0);
+        add(causes.entry(key).or_default(), &row, "ns");
     }
     let share = |((cause, culprit), ns): ((String, String), u64)| {
         let who =
@@ -174,16 +213,16 @@ pub(super) fn outliers(rows: &[Recorded]) -> Vec<Outlier> {
 fn packets(rows: &[Recorded]) -> Packets {
     let mut packets = Packets::default();
     for row in rows.iter().map(|row| Row(Table::Packets, row)) {
-        let count = row.count("packets").unwrap_or(0);
-        match row.text("outcome") {
-            "started" => packets.started += count,
-            "completed" => packets.completed += count,
-            "dropped" => packets.dropped += count,
-            "abandoned" => packets.abandoned += count,
-            "collided" => packets.collided += count,
-            "sampled_out" => packets.sampled_out += count,
-            _ => {}
-        }
+        let sum = match row.text("outcome") {
+            "started" => &mut packets.started,
+            "completed" => &mut packets.completed,
+            "dropped" => &mut packets.dropped,
+            "abandoned" => &mut packets.abandoned,
+            "collided" => &mut packets.collided,
+            "sampled_out" => &mut packets.sampled_out,
+            _ => continue,
+        };
+        add(sum, &row, "packets");
     }
     packets
 }
@@ -285,7 +324,7 @@ fn locality(reading: &mut Reading<'_>) -> Option<Locality> {
     let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
     for row in rows.iter().map(|row| Row(Table::Locality, row)) {
         let key = (row.text("direction").to_owned(), row.text("distance").to_owned());
-        *counts.entry(key).or_default() += row.count("packets").unwrap_or(0);
+        add(counts.entry(key).or_default(), &row, "packets");
     }
     let of = |direction: &str| {
         let names = ["same_cpu", "same_core", "same_llc", "same_node", "other_node", "unknown"];
@@ -307,7 +346,7 @@ fn locality(reading: &mut Reading<'_>) -> Option<Locality> {
             to_node: row.number("to_node").map(NodeId),
             count: 0,
         });
-        place.count += row.count("packets").unwrap_or(0);
+        add(&mut place.count, &row, "packets");
     }
     let pair = |((direction, ..), place): ((Direction, u32, u32), Place)| CpuPairCount {
         direction,

@@ -219,6 +219,19 @@ tables! {
         imissed Count "packets dropped by the NIC as its queue was full"
         rx_nombuf Count "packets dropped as no buffer was free"
     }
+    Vms "vms" "Packets into virtual machines in the interval."  {
+        vm Text "its name, or that of its program"
+        pid Count "its process; null if unknown"
+        span Text "`interrupt_to_handler`, `handler_to_vhost`, `vhost_to_kvm`, `vhost_wakeup`, `kvm_to_guest`, `whole`"
+        packets Count "packets"
+        max_ns Count "the longest, if it is the longest since the instrument started"
+    }
+    VmBuckets "vm_buckets" "Latencies of packets into virtual machines: the buckets of the histogram that are not empty." {
+        vm Text "as in `vms`"
+        span Text "as in `vms`"
+        upper_ns Count "longest latency of the bucket"
+        packets Count "packets"
+    }
     Settings "settings" "Changes in nearpath's journal: a picture." {
         id Count "number in the journal"
         target Text "what was changed"

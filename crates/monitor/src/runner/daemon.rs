@@ -157,7 +157,7 @@ pub fn watch<R>(
         start(scope, context)?;
         let thread = Builder::new().name("facts".to_owned()).stack_size(STACK);
         thread.spawn_scoped(scope, move || {
-            let mut reader = Reader::new(context);
+            let mut reader = Reader::new(context, Root::live());
             loop {
                 let began = Instant::now();
                 reader.read();
@@ -248,19 +248,26 @@ fn start<'scope>(scope: &'scope Scope<'scope, '_>, context: Context<'scope>) -> 
     Ok(())
 }
 
-/// The daemon's own thread.
-struct Ticks<'a> {
+/// The daemon's own thread: what it does at each tick.
+pub struct Ticks<'a> {
     context: Context<'a>,
     reader: Reader<'a>,
     cpu: Duration,
 }
 
 impl<'a> Ticks<'a> {
-    fn new(context: Context<'a>) -> Self {
-        Self { context, reader: Reader::new(context), cpu: Duration::ZERO }
+    /// Of this host.
+    pub fn new(context: Context<'a>) -> Self {
+        Self::of(context, Root::live())
     }
 
-    fn tick(&mut self) {
+    /// Of the host behind a root.
+    pub fn of(context: Context<'a>, root: Root) -> Self {
+        Self { context, reader: Reader::new(context, root), cpu: Duration::ZERO }
+    }
+
+    /// Reads what is due, and renews what scrapers get.
+    pub fn tick(&mut self) {
         self.reader.read();
         let now = process_time();
         let mut store = self.context.monitored.store();

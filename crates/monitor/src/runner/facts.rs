@@ -20,20 +20,20 @@ type Read<R> = fn(&mut R) -> Result<(), String>;
 pub struct Reader<'a> {
     root: Root,
     context: Context<'a>,
-    due: BTreeMap<Source, Instant>,
+    due: BTreeMap<Source, Duration>,
     facts: Facts,
     workers: Workers,
     fact_rows: FactRows,
     /// The host at the last diagnosis.
-    diagnosed: Option<(Host, Instant)>,
+    diagnosed: Option<(Host, Duration)>,
     said: BTreeMap<Source, String>,
 }
 
 impl<'a> Reader<'a> {
     /// Nothing read yet.
-    pub fn new(context: Context<'a>) -> Self {
+    pub fn new(context: Context<'a>, root: Root) -> Self {
         Self {
-            root: Root::live(),
+            root,
             context,
             due: BTreeMap::new(),
             facts: Facts::default(),
@@ -70,12 +70,12 @@ impl<'a> Reader<'a> {
     }
 
     fn is_due(&self, source: Source) -> bool {
-        self.due.get(&source).is_none_or(|due| Instant::now() >= *due)
+        self.due.get(&source).is_none_or(|due| self.context.monitored.now() >= *due)
     }
 
     /// Reads, and keeps the cost of reading within the source's share.
     fn timed(&mut self, source: Source, read: Read<Self>) {
-        let (began, own) = (Instant::now(), thread_time());
+        let (began, own) = (self.context.monitored.now(), thread_time());
         let up = match read(self) {
             Ok(()) => {
                 self.said.remove(&source);
@@ -105,7 +105,8 @@ impl<'a> Reader<'a> {
     fn facts(&mut self) -> Result<(), String> {
         let host = self.host(&Wanted::default())?;
         self.facts.add(&mut self.context.monitored.store(), &host);
-        self.context.monitored.record(|| self.fact_rows.add(&host));
+        let now = self.context.monitored.now();
+        self.context.monitored.record(|| self.fact_rows.add(&host, now));
         Ok(())
     }
 
@@ -149,11 +150,11 @@ impl<'a> Reader<'a> {
             let window = self.context.monitored.gathered().turn();
             let diagnosis = nearpath_diagnose::diagnose(&host, Some(before), window.evidence());
             collect::findings(&mut self.context.monitored.store(), &diagnosis);
-            let interval_s = at.elapsed().as_secs_f64();
+            let interval_s = self.context.monitored.now().saturating_sub(*at).as_secs_f64();
             self.context.monitored.record(|| rows::findings(&diagnosis, interval_s));
             self.context.monitored.show_findings(&host, diagnosis);
         }
-        self.diagnosed = Some((host, Instant::now()));
+        self.diagnosed = Some((host, self.context.monitored.now()));
         Ok(())
     }
 }

@@ -1,18 +1,20 @@
 //! The threads of the instruments, one each.
 
 use super::config::{Config, Source};
-use super::observe::{Plan, observe};
+use super::observe::{Plan, observe, thread_time};
+use super::pace::Pace;
 use super::pages::Monitored;
 use super::stop::Stop;
 use crate::collect;
 use crate::metrics::Id;
 use crate::recording::rows;
-use nearpath_host::{Root, TcpFilter, current_netns};
+use nearpath_host::{Root, TcpFilter, Wanted, current_netns};
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::drops::{self, Drops};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::stages::{self, Stages};
 use nearpath_instruments::tcp::{self, Tcp};
+use nearpath_instruments::vm::VmPackets;
 use nearpath_instruments::{Instrument, InstrumentError};
 use nearpath_model::{Detail, Measurement, Topology};
 use std::cell::RefCell;
@@ -182,14 +184,44 @@ pub fn observe_tcp(context: Context<'_>) {
     );
 }
 
+/// Observes packets into virtual machines until the end, from when there is one.
+pub fn observe_vms(context: Context<'_>) {
+    let (root, mut said) = (Root::live(), None);
+    let pace = Pace::new(context.config.interval, context.config.limit_of(Source::Vms));
+    loop {
+        // All descriptors of all processes are looked at.
+        let own = thread_time();
+        let is_there = !nearpath_host::vms::read(&root).vms.is_empty();
+        if is_there {
+            break;
+        }
+        if context.stop.wait(pace.after(thread_time().saturating_sub(own))) {
+            return;
+        }
+    }
+    // Names of taps are not exported: what is missing has no effect.
+    let host = nearpath_host::read(&root, &Wanted::default()).unwrap_or_default();
+    observe(
+        &context.plan(Source::Vms),
+        &mut || VmPackets::new(&root, &host, context.config.btf_file.clone()),
+        &|now| now.cost.map_or(0.0, |cost| cost.cpu_percent / 100.0 * now.duration_s),
+        &mut |now, before| {
+            collect::vms(&mut context.monitored.store(), now, before);
+            context.monitored.record(|| rows::vms(now, before));
+        },
+        &mut |error| context.refused(Source::Vms, &mut said, error),
+    );
+}
+
 /// A source with its thread.
 pub type Observer = (Source, fn(Context<'_>));
 
 /// All instruments that have a thread.
-pub const OBSERVERS: [Observer; 5] = [
+pub const OBSERVERS: [Observer; 6] = [
     (Source::Stages, observe_stages),
     (Source::Locality, observe_locality),
     (Source::Accepts, observe_accepts),
     (Source::Drops, observe_drops),
     (Source::Tcp, observe_tcp),
+    (Source::Vms, observe_vms),
 ];

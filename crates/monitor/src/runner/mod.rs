@@ -3,6 +3,7 @@
 //! Input: what to observe and how much it may cost. Output: pages for scrapers, renewed on a clock: all that scrape
 //! between two ticks get the same. An instrument that the kernel refuses does not stop the others; it is tried again.
 
+mod clock;
 mod config;
 mod daemon;
 mod evidence;
@@ -15,9 +16,11 @@ mod records;
 mod stop;
 mod systemd;
 
+pub use clock::Clock;
 pub use config::{Config, Render, Source};
-pub use daemon::{MonitorError, Outside, once, record, run, watch};
+pub use daemon::{MonitorError, Outside, Ticks, once, record, run, watch};
 pub(crate) use evidence::Since;
+pub use instruments::Context;
 pub use pace::Pace;
 pub use pages::Monitored;
 pub use stop::Stop;

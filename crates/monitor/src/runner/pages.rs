@@ -3,6 +3,7 @@
 use crate::exposition::{Exposition, Format, negotiate};
 use crate::http::{Page, Pages};
 use crate::recording::Batch;
+use crate::runner::clock::Clock;
 use crate::runner::config::Render;
 use crate::runner::evidence::Gathered;
 use crate::runner::records::Sink;
@@ -10,7 +11,7 @@ use crate::store::Store;
 use nearpath_model::{Diagnosis, Host};
 use serde_json::json;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Version of `/findings`.
 const FINDINGS_SCHEMA: u32 = 1;
@@ -32,7 +33,7 @@ pub struct Monitored {
     gathered: Mutex<Gathered>,
     shown: Mutex<Shown>,
     sink: Sink,
-    began: Instant,
+    clock: Clock,
     interval: Duration,
     render: Option<Render>,
 }
@@ -42,7 +43,7 @@ struct Shown {
     exposition: Arc<Exposition>,
     findings: Option<Arc<[u8]>>,
     diagnosed: Option<Arc<Diagnosed>>,
-    ticked: Option<Instant>,
+    ticked: Option<Duration>,
 }
 
 /// The last diagnosis; its page is made when it is first wanted.
@@ -66,7 +67,7 @@ impl Monitored {
             gathered: Mutex::default(),
             shown: Mutex::default(),
             sink: Sink::default(),
-            began: Instant::now(),
+            clock: Clock::default(),
             interval,
             render: None,
         }
@@ -79,10 +80,22 @@ impl Monitored {
         self
     }
 
+    /// By another clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// The time since the start.
+    pub fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
     /// The series.
     pub fn store(&self) -> MutexGuard<'_, Store> {
         let mut store = lock(&self.store);
-        store.advance(self.began.elapsed());
+        store.advance(self.clock.now());
         store
     }
 
@@ -106,7 +119,7 @@ impl Monitored {
         let snapshot = self.store().snapshot();
         let mut shown = lock(&self.shown);
         shown.exposition = Arc::new(Exposition::new(snapshot));
-        shown.ticked = Some(Instant::now());
+        shown.ticked = Some(self.clock.now());
     }
 
     /// Sets the findings.
@@ -132,8 +145,8 @@ impl Monitored {
     }
 
     fn healthy(&self) -> Page {
-        let ticked = lock(&self.shown).ticked.unwrap_or(self.began);
-        let late = ticked.elapsed();
+        let ticked = lock(&self.shown).ticked.unwrap_or_default();
+        let late = self.clock.now().saturating_sub(ticked);
         if late < self.interval * MISSED + Duration::from_secs(10) {
             Page::text(200, "healthy")
         } else {

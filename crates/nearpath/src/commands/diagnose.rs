@@ -5,13 +5,14 @@ use crate::failure::{Failure, say};
 use crate::filters::Filters;
 use crate::interrupt::Interrupt;
 use crate::output;
+use crate::recorded::{RecordedPart, period};
 use crate::session::Timing;
 use crate::source::{Source, all_facts, has_nodes, memory_of_readers};
 use crate::tcp_connections::TcpConnections;
 use crate::together::Together;
 use crate::verbose::Verbose;
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, Command, Id, ValueEnum};
 use nearpath_diagnose::diagnose;
 use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted};
 use nearpath_instruments::Filter;
@@ -21,6 +22,7 @@ use nearpath_instruments::memory::{self, Memory};
 use nearpath_instruments::stages::{Options, Stages, zoom};
 use nearpath_instruments::workers::{self, Workers};
 use nearpath_model::{Detail, Diagnosis, Host, Protocol, Severity};
+use nearpath_monitor::recording::Replay;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -44,6 +46,7 @@ EXAMPLES
   nearpath diagnose --measure stages                  packet latency only
   nearpath diagnose --snapshot host.tar.zst           another host, from its configuration only
   nearpath diagnose --snapshot host.tar.zst --evidence locality.json
+  nearpath diagnose --recording DIR --at 03:12        what was wrong then
   nearpath diagnose --json | jq '.findings[] | .title'
 
 Measuring requires root and a kernel with BTF. Without them the findings are based on configuration
@@ -52,7 +55,7 @@ fields.";
 
 /// Arguments of `diagnose`.
 #[derive(Debug, Args)]
-#[command(after_long_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP, mut_arg("recording", Looking::excluded))]
 pub struct Diagnose {
     /// Print one JSON document
     #[arg(long)]
@@ -63,6 +66,8 @@ pub struct Diagnose {
     exit_code: bool,
     #[command(flatten)]
     verbose: Verbose,
+    #[command(flatten)]
+    recorded: RecordedPart,
     #[command(flatten)]
     looking: Looking,
 }
@@ -108,11 +113,19 @@ impl Diagnose {
     }
 
     fn report(&self) -> Result<(), Failure> {
-        let live = self.looking.is_live();
+        let recorded = self.recorded.replay()?;
+        let live = self.looking.is_live() && recorded.is_none();
         // Dropped only after the findings are printed: detaching takes the kernel a while.
         let root = Root::live();
         let mut instrument = None;
-        let diagnosis = self.looking.diagnosis(&root, &mut instrument)?;
+        let diagnosis = match recorded {
+            Some(Replay { diagnosis, times, .. }) => {
+                let (from, to) = times.unwrap_or_default();
+                say(&format!("recorded {}", period(from, to)));
+                diagnosis
+            }
+            None => self.looking.diagnosis(&root, &mut instrument)?,
+        };
         let printed = if self.json {
             output::json(&diagnosis)
         } else {
@@ -134,6 +147,13 @@ impl Diagnose {
 }
 
 impl Looking {
+    /// An argument that excludes all of these: what is not measured has none of their effects.
+    pub(super) fn excluded(by: Arg) -> Arg {
+        let all = Self::augment_args(Command::new("looking"));
+        let ids: Vec<Id> = all.get_arguments().map(|arg| arg.get_id().clone()).collect();
+        by.conflicts_with_all(ids)
+    }
+
     /// Whether the running host is measured.
     fn is_live(&self) -> bool {
         self.source.is_live() && self.evidence.is_empty()

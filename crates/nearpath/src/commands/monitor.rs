@@ -121,7 +121,7 @@ pub struct Observing {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
     interval: Duration,
     /// Time between diagnoses and readings of memory
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = interval)]
     findings_interval: Duration,
     /// Limit of everything together, as a share of one CPU such as '1%', or 'none'
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = overhead)]

@@ -4,13 +4,16 @@ use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::process_selection::ProcessSelection;
+use crate::recorded::{self, Times};
 use crate::session::{Time, duration};
 use crate::source::Source;
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, Command, Id, ValueEnum};
 use nearpath_host::{MemoryReader, Root, Wanted};
 use nearpath_instruments::workers::{self, Workers};
 use nearpath_model::Host;
+use nearpath_monitor::recording::{self, ReadFacts, Recording};
+use nearpath_views::text::RecordedPart;
 use nearpath_views::{json, svg, text};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,6 +29,7 @@ EXAMPLES
   nearpath show workers --interval 2s     also how busy they are, what NICs miss, who else ran
   nearpath show vms                       virtual machines: threads, taps, where they may run
   nearpath show nics --netns blue         the interfaces of another namespace
+  nearpath show softnet --recording DIR --at 03:12    what 'nearpath record' has kept of it
   nearpath show --root tree/              another host, from a copy of its sys and proc
   nearpath show cpus --json | jq '.cpus[] | select(.node == 1).cpu'
   nearpath show --svg host.svg            packages, nodes, caches, cores, NICs as a picture
@@ -35,7 +39,7 @@ docs/json.md describes the JSON fields.";
 
 /// Arguments of `show`.
 #[derive(Debug, Args)]
-#[command(after_long_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP, mut_arg("recording", excluded))]
 pub struct Show {
     /// What to show
     #[arg(value_enum, default_value = "all")]
@@ -58,6 +62,8 @@ pub struct Show {
     interval: Option<Duration>,
     #[command(flatten)]
     selection: ProcessSelection,
+    #[command(flatten)]
+    recorded: recorded::RecordedPart,
     #[command(flatten)]
     source: Source,
 }
@@ -85,12 +91,29 @@ enum Subject {
     Workers,
     /// Virtual machines of KVM: vCPU and vhost threads, taps, devices, memory; not part of 'all'
     Vms,
-    /// All but memory, workers and virtual machines
+    /// With --recording: changes in nearpath's journal, and their state then
+    Settings,
+    /// All but memory, workers and virtual machines; with --recording, all that is recorded
     All,
+}
+
+/// Excludes what concerns the running host or a snapshot only.
+fn excluded(recording: Arg) -> Arg {
+    let all = Source::augment_args(ProcessSelection::augment_args(Command::new("others")));
+    let ids: Vec<Id> = all.get_arguments().map(|arg| arg.get_id().clone()).collect();
+    recording.conflicts_with_all(ids).conflicts_with_all(["svg", "interval", "layout", "verbose"])
 }
 
 impl Show {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        if let Some((recording, times)) = self.recorded.open()? {
+            return self.recorded_facts(&recording, times);
+        }
+        if self.subject == Subject::Settings {
+            let instead =
+                "'show settings' needs --recording; 'nearpath tune status' shows those of now";
+            return Err(Failure::Usage(instead.to_owned()));
+        }
         if self.layout && self.subject != Subject::Cpus {
             return Err(Failure::Usage("--layout is an option of 'show cpus'".to_owned()));
         }
@@ -141,6 +164,32 @@ impl Show {
         }
     }
 
+    fn recorded_facts(&self, recording: &Recording, times: Times) -> Result<(), Failure> {
+        let parts = match self.subject {
+            Subject::Softnet => &[RecordedPart::Softnet],
+            Subject::Irqs => &[RecordedPart::Irqs],
+            Subject::Memory => &[RecordedPart::Memory],
+            Subject::Vms => &[RecordedPart::Vms],
+            Subject::Workers => &[RecordedPart::Workers],
+            Subject::Settings => &[RecordedPart::Settings],
+            Subject::All => &RecordedPart::ALL[..],
+            _ => {
+                let has = "recordings have softnet, irqs, memory, vms, workers and settings";
+                return Err(Failure::Usage(has.to_owned()));
+            }
+        };
+        let Times { from_us, at_us, to_us } = times;
+        let ReadFacts { hosts, facts, notes } = recording::facts(recording, from_us, at_us, to_us);
+        recorded::report(&notes, &hosts);
+        if hosts.is_empty() {
+            return Err(recorded::nothing(from_us, to_us).into());
+        }
+        match self.json {
+            true => output::json(&facts),
+            false => output::text(&text::recorded(&facts, parts)),
+        }
+    }
+
     fn workers(&self) -> Result<nearpath_model::Workers, Failure> {
         let Some(duration) = self.interval else {
             return Ok(self.source.read(|root| Ok(nearpath_host::workers::read(root)))?);
@@ -185,7 +234,11 @@ impl Show {
             Subject::Queues => text::queues(host),
             Subject::Irqs => text::irqs(host),
             Subject::Softnet => text::softnet(host),
-            Subject::Memory | Subject::Workers | Subject::Vms | Subject::All => text::all(host),
+            Subject::Memory
+            | Subject::Workers
+            | Subject::Vms
+            | Subject::Settings
+            | Subject::All => text::all(host),
         }
     }
 
@@ -198,9 +251,11 @@ impl Show {
             Subject::Queues => output::json(&json::queues(host)),
             Subject::Irqs => output::json(&json::irqs(host)),
             Subject::Softnet => output::json(&json::softnet(host)),
-            Subject::Memory | Subject::Workers | Subject::Vms | Subject::All => {
-                output::json(&json::all(host))
-            }
+            Subject::Memory
+            | Subject::Workers
+            | Subject::Vms
+            | Subject::Settings
+            | Subject::All => output::json(&json::all(host)),
         }
     }
 }

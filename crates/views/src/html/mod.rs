@@ -5,11 +5,12 @@
 
 mod findings;
 mod page;
+mod tuning;
 
 use crate::svg::{self, Interval};
 use crate::text;
 use findings::{findings, verdict};
-use nearpath_model::{Diagnosis, Host, Outlier};
+use nearpath_model::{Diagnosis, Host, Outlier, Plan, TrialReport};
 use page::{Page, escape, plain};
 
 /// Slow packets that are drawn.
@@ -28,6 +29,10 @@ pub struct Report<'a> {
     pub diagnosis: &'a Diagnosis,
     /// Latencies of whole paths over time, by the name of the path; empty of a single measurement.
     pub history: &'a [(String, Vec<Interval>)],
+    /// What is planned against the findings; `None` if it is not part of the report.
+    pub plan: Option<&'a Plan>,
+    /// Trials of plans.
+    pub trials: &'a [TrialReport],
 }
 
 /// Renders the document.
@@ -36,6 +41,16 @@ pub fn report(report: &Report<'_>) -> String {
     let mut page = Page::new(&format!("{}: network path", report.host_name), report.when);
     page.verdict(&verdict(diagnosis));
     page.section("findings", "Findings", &findings(diagnosis));
+    if let Some(plan) = report.plan {
+        page.section("plan", "Plan", &tuning::plan(plan));
+    }
+    for (number, trial) in report.trials.iter().enumerate() {
+        let (id, title) = match report.trials.len() {
+            1 => ("trial".to_owned(), "Trial".to_owned()),
+            _ => (format!("trial-{}", number + 1), format!("Trial {}", number + 1)),
+        };
+        page.section(&id, &title, &tuning::trial(trial));
+    }
     measured(&mut page, report);
     if let Some(locality) = &diagnosis.locality {
         let about =

@@ -20,6 +20,9 @@ nav a{margin-right:1rem}a{color:var(--info)}.skip{position:absolute;left:-99rem}
 .finding{border-left:.3rem solid var(--info);background:var(--card);margin:.6rem 0;padding:.5rem 1rem}
 .finding summary{cursor:pointer;font-weight:600}.badge{text-transform:uppercase;font-size:.75rem;margin-right:.5rem}
 .critical .badge{color:var(--critical)}.warning .badge{color:var(--warning)}.info .badge{color:var(--info)}
+table{border-collapse:collapse}caption{text-align:left;color:var(--faint)}
+th,td{text-align:left;vertical-align:top;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line)}
+td,th{overflow-wrap:break-word}
 figure{margin:.5rem 0}.picture{overflow-x:auto}.picture svg{max-width:100%;height:auto}
 pre,code{font:13px/1.45 'DejaVu Sans Mono',ui-monospace,monospace}
 pre{overflow-x:auto;background:var(--card);padding:.7rem}

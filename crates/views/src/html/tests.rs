@@ -1,7 +1,10 @@
 use super::*;
 use nearpath_model::{
-    CpuId, Direction, Finding, HostSummary, Measurement, Passed, Severity, Share, ShareKind,
+    Block, CpuId, Cycle, Direction, Finding, Harm, HostSummary, Measurement, Observed, Passed,
+    Severity, Share, ShareKind, TRIAL_SCHEMA, Thresholds, TrialDesign,
 };
+use nearpath_trial::comparison::compare;
+use serde_json::{Value, json};
 
 fn outlier() -> Outlier {
     let passed = |stage: &str, cpu, at_ns| Passed {
@@ -67,6 +70,8 @@ fn names_are_text_and_nothing_is_requested() {
         host: None,
         diagnosis: &diagnosis,
         history: &history,
+        plan: None,
+        trials: &[],
     });
     assert!(html.contains("&lt;script&gt;alert(1)"), "{html}");
     for forbidden in ["<script", "<img", "<b>host", "src=\"", "url(", "@import", "\u{1b}"] {
@@ -100,4 +105,74 @@ fn a_timeline_splits_the_slow_span_by_its_budget() {
     assert!(svg.contains("2.00ms runqueue"), "{svg}");
     let without_path = Outlier { path: Vec::new(), budget: Vec::new(), ..outlier() };
     assert!(svg::timeline(&without_path).contains("width=\"640.0\""));
+}
+
+fn trial() -> TrialReport {
+    let block = |metric: f64| Block {
+        observed: Observed::Ratio { sum: metric, count: 1.0 },
+        lost: 0.0,
+        errors: 0.0,
+        drops: 0.0,
+        cpus_busy: 1.0,
+        rate_per_s: 100.0,
+    };
+    let cycle = Cycle {
+        without: [block(20_000.0), block(20_000.0)],
+        with: [block(15_000.0), block(15_000.0)],
+        placebo: false,
+        with_first: false,
+    };
+    TrialReport {
+        schema: TRIAL_SCHEMA,
+        changes: vec!["<i>a</i>".to_owned()],
+        metric: "p99".to_owned(),
+        path: None,
+        comparison: compare(&vec![cycle; 5], &Thresholds::default()).unwrap(),
+        design: TrialDesign {
+            alternating: true,
+            seed: 7,
+            block_s: 2.0,
+            settling_s: 0.3,
+            settling_measured: true,
+        },
+        stopped: Some(Harm { blocks_with: 1, what: "<script>".to_owned() }),
+        tail: None,
+        mechanism: None,
+        kept: false,
+        one_way: Vec::new(),
+    }
+}
+
+#[test]
+fn a_plan_is_a_table_and_trials_begin_with_their_verdict() {
+    let shares = json!({"other_cpu": null, "other_llc": null, "other_node": null});
+    let change = json!({"id": "a", "kind": "sysctl", "target": "/proc/sys/net/core/somaxconn",
+        "before": "128", "after": "4096", "why": "<script>alert(2)</script>", "finding": null,
+        "persist": [], "reboot": false, "optional": false});
+    let plan = |changes: Vec<Value>| -> Plan {
+        let plan = json!({"schema": 1, "goal": "latency", "boot": null, "netns": null,
+            "changes": changes, "now": shares, "predicted": shares, "notes": []});
+        serde_json::from_value(plan).unwrap()
+    };
+    let diagnosis = diagnosis();
+    let html = |plan: Option<&Plan>, trials: &[TrialReport]| {
+        let (host_name, when, host, history) = ("h", "now", None, &[][..]);
+        report(&Report { host_name, when, host, diagnosis: &diagnosis, history, plan, trials })
+    };
+    let two = [trial(), trial()];
+    let written = html(Some(&plan(vec![change; 3])), &two);
+    // A name for the table, and headings for its rows and columns.
+    assert_eq!(written.matches("<caption>").count(), 1);
+    assert_eq!(written.matches("<th scope=\"col\">").count(), 4);
+    assert_eq!(written.matches("<th scope=\"row\">/proc/sys/net/core/somaxconn</th>").count(), 3);
+    assert!(written.contains("<td>128</td><td>4096</td><td>&lt;script&gt;alert(2)"), "{written}");
+    assert!(!written.contains("<script") && !written.contains("<i>"), "{written}");
+    for section in ["plan", "trial-1", "trial-2"] {
+        assert!(written.contains(&format!("<section id=\"{section}\"")), "{section}");
+        assert!(written.contains(&format!("href=\"#{section}\"")), "{section}");
+    }
+    assert!(written.contains("trial stopped, plan undone</p>"), "{written}");
+    assert!(html(Some(&plan(Vec::new())), &[]).contains("<p>Nothing to change.</p>"));
+    let neither = html(None, &[]);
+    assert!(!neither.contains("id=\"plan\"") && !neither.contains("id=\"trial"));
 }

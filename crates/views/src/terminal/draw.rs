@@ -16,7 +16,7 @@ use ratatui::widgets::Paragraph;
 const LEAST: (u16, u16) = (40, 10);
 
 const HELP: &str = "\
-1…8 Tab     overview, path, late, CPUs, queues, connections, workers, findings
+1…9 Tab     overview, path, late, CPUs, queues, connections, workers, findings, VMs
 Enter       into a late packet: its stages over time; into a finding: what would fix it
 Esc         back
 ↑ ↓ PgUp PgDn Home End   select

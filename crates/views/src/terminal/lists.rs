@@ -22,6 +22,7 @@ pub(super) fn of(tab: Tab, frame: &Frame) -> Option<Grid> {
         Tab::Connections => connections(frame),
         Tab::Workers => workers(frame),
         Tab::Findings => findings(frame),
+        Tab::Vms => vms(frame),
     })
 }
 
@@ -201,6 +202,27 @@ fn workers(frame: &Frame) -> Grid {
         rows: frame.workers.iter().map(row).collect(),
         sorted_by: 0,
         empty: "no threads that poll",
+    }
+}
+
+fn vms(frame: &Frame) -> Grid {
+    let row = |vm: &nearpath_model::frame::VmActivity| {
+        let slowest = vm.slowest.as_ref();
+        let span = slowest.map_or_else(|| "-".to_owned(), |(span, _)| span.replace('_', " "));
+        vec![
+            figure(vm.packets),
+            latency(vm.p50_ns),
+            latency(vm.p99_ns),
+            latency(slowest.map(|(_, ns)| *ns)),
+            Cell::text(printable(&span)),
+            Cell::text(printable(&vm.vm)),
+        ]
+    };
+    Grid {
+        columns: vec!["PACKETS/S", "P50", "P99", "P99 OF", "SLOWEST SPAN", "VM"],
+        rows: frame.vms.iter().map(row).collect(),
+        sorted_by: 2,
+        empty: "no packets into virtual machines",
     }
 }
 

@@ -28,11 +28,13 @@ pub enum Tab {
     Workers,
     /// Findings.
     Findings,
+    /// Virtual machines.
+    Vms,
 }
 
 impl Tab {
     /// All, by their keys.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Overview,
         Self::Path,
         Self::Late,
@@ -41,6 +43,7 @@ impl Tab {
         Self::Connections,
         Self::Workers,
         Self::Findings,
+        Self::Vms,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -53,6 +56,7 @@ impl Tab {
             Self::Connections => "connections",
             Self::Workers => "workers",
             Self::Findings => "findings",
+            Self::Vms => "VMs",
         }
     }
 }
@@ -196,7 +200,7 @@ impl View {
             Key::Char('}') => return Action::Last,
             Key::Char('?' | 'h') => self.help = true,
             Key::Char('/') => (self.typing, self.detail) = (true, None),
-            Key::Char(digit @ '1'..='8') => self.go((digit as usize) - ('1' as usize)),
+            Key::Char(digit @ '1'..='9') => self.go((digit as usize) - ('1' as usize)),
             Key::Tab => self.go((self.tab as usize + 1) % Tab::ALL.len()),
             Key::BackTab => self.go((self.tab as usize + Tab::ALL.len() - 1) % Tab::ALL.len()),
             Key::Escape => self.escape(),

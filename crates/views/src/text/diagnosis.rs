@@ -141,6 +141,10 @@ fn locality(diagnosis: &Diagnosis) -> String {
 }
 
 fn host(host: &HostSummary) -> String {
+    if *host == HostSummary::default() {
+        // A recording has no host.
+        return String::new();
+    }
     let kernel = host.kernel.as_ref().map(|release| format!("Linux {release}"));
     let virtualisation = match host.virtualisation.as_deref() {
         None => None,

@@ -6,22 +6,21 @@ use crate::recording::batch::{Batch, Cell};
 use crate::recording::table::Table;
 use nearpath_model::{CpuId, Host, IrqNumber, NodeId};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::Duration;
 
 /// The counters at the last collection.
 #[derive(Debug, Default)]
 pub struct FactRows {
-    last: Option<Instant>,
+    last: Option<Duration>,
     softnet: Last<(Id, CpuId)>,
     interrupts: Last<(IrqNumber, String, CpuId)>,
     pages: Last<(NodeId, String)>,
 }
 
 impl FactRows {
-    /// The increase since the last reading; empty at the first.
-    pub fn add(&mut self, host: &Host) -> Batch {
-        let now = Instant::now();
-        let since = self.last.replace(now).map(|last| now.duration_since(last));
+    /// The increase since the last reading, at a time that only goes forward; empty at the first.
+    pub fn add(&mut self, host: &Host, now: Duration) -> Batch {
+        let since = self.last.replace(now).map(|last| now.saturating_sub(last));
         let mut batch = Batch::now(since.unwrap_or_default().as_secs_f64());
         self.softnet.turn();
         self.interrupts.turn();

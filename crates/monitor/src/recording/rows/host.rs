@@ -100,5 +100,7 @@ pub fn findings(diagnosis: &Diagnosis, interval_s: f64) -> Batch {
             ],
         );
     }
+    // That there was a diagnosis, also if it found nothing.
+    batch.push(Table::Cost, ["findings".into(), interval_s.into(), 0.0.into(), 0_u32.into()]);
     batch
 }

@@ -5,11 +5,13 @@ mod facts;
 mod host;
 mod packets;
 mod stages;
+mod vms;
 
 pub use facts::FactRows;
 pub use host::{findings, memory, settings, workers};
 pub use packets::{accepts, drops, locality, tcp};
 pub use stages::stages;
+pub use vms::vms;
 
 use super::batch::Batch;
 use super::table::Table;

@@ -3,11 +3,12 @@
 //! Input: batches of the daemon's instruments, or a recording. Output: a screen, redrawn once an interval and at each key.
 
 mod live;
-mod recorded;
+mod of_recording;
 
 use super::monitor::{Sources, interval};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
+use crate::recorded;
 use crate::screen::{Input, Screen};
 use crate::session::{Overhead, overhead};
 use anyhow::Context;
@@ -15,10 +16,10 @@ use clap::Args;
 use live::Live;
 use nearpath_host::Root;
 use nearpath_model::frame::Frame;
-use nearpath_monitor::recording::{Cached, Recording, frame};
+use nearpath_monitor::recording::{Cached, frame};
 use nearpath_monitor::runner;
 use nearpath_views::terminal::{Action, Palette, Status, View, draw};
-use recorded::Recorded;
+use of_recording::Recorded;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -104,10 +105,9 @@ impl Top {
     }
 
     fn of_recording(&self, folder: &Path) -> Result<(), Failure> {
-        let recording = Recording::open(folder)
-            .with_context(|| format!("cannot read the recording {}", folder.display()))?;
+        let recording = recorded::open(folder)?;
         let last = recording.times().map_or(0, |(_, last)| last);
-        let at = self.at.as_deref().map(|text| super::report::moment(text, last));
+        let at = self.at.as_deref().map(|text| recorded::moment(text, last));
         let at = at.transpose().map_err(Failure::Usage)?;
         let interrupt = Interrupt::listen()?;
         let mut recorded = Recorded::new(Cached::new(recording), at);

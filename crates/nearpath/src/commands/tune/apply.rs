@@ -7,12 +7,18 @@ use crate::source::Namespace;
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use nearpath_host::{Root, current_netns};
-use nearpath_model::{AtBoot, Change, DpdkPlan, Outcome, Plan, Step, Target};
+use nearpath_model::{
+    AtBoot, Change, DpdkPlan, Outcome, Plan, Step, TRIAL_SCHEMA, Target, TrialReport,
+};
 use nearpath_tune::{DryRun, Executor, Journal, Live, TuneError, steering};
 use nearpath_views::{json, text};
+use serde::Deserialize;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// Most trials of a file.
+const TRIALS_MAX: usize = 100;
 
 const AFTER_HELP: &str = "\
 Without PLAN, a plan is made with the options of 'nearpath tune plan'. If a change fails, the
@@ -175,7 +181,7 @@ fn dry(steps: Vec<Step>, live: &Live) -> anyhow::Result<Outcome> {
 }
 
 /// Reads a plan from a file.
-pub(super) fn plan_of(file: &Path) -> anyhow::Result<Plan> {
+pub(in crate::commands) fn plan_of(file: &Path) -> anyhow::Result<Plan> {
     let bytes = read(file, MAX_FILE)?;
     let no_plan = || format!("{} is not a plan of 'nearpath tune plan --json'", file.display());
     // A plan for an application on DPDK has the changes in it.
@@ -187,6 +193,32 @@ pub(super) fn plan_of(file: &Path) -> anyhow::Result<Plan> {
         ),
         Err(_) => serde_json::from_slice(&bytes).with_context(no_plan),
     }
+}
+
+/// Reads the trial, or the trials, in a file.
+pub(in crate::commands) fn trials_of(file: &Path) -> anyhow::Result<Vec<TrialReport>> {
+    #[derive(Deserialize)]
+    struct Several {
+        schema: u32,
+        trials: Vec<TrialReport>,
+    }
+    let bytes = read(file, MAX_FILE)?;
+    let name = file.display();
+    let several = match serde_json::from_slice::<Several>(&bytes) {
+        Ok(several) => several,
+        Err(_) => {
+            let one: TrialReport = serde_json::from_slice(&bytes)
+                .with_context(|| format!("{name} is not a trial of 'nearpath tune try --json'"))?;
+            Several { schema: one.schema, trials: vec![one] }
+        }
+    };
+    if several.schema != TRIAL_SCHEMA {
+        bail!("{name} has trials of version {}, expected {TRIAL_SCHEMA}", several.schema);
+    }
+    if several.trials.len() > TRIALS_MAX {
+        bail!("{name} has more than {TRIALS_MAX} trials");
+    }
+    Ok(several.trials)
 }
 
 /// Reads a file given by the user, or standard input for `-`, of at most so many bytes.

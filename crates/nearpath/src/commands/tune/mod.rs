@@ -10,7 +10,7 @@ mod plan_dpdk;
 mod trial;
 mod watch;
 
-pub(super) use apply::read;
+pub(super) use apply::{plan_of, read, trials_of};
 pub(super) use plan::PlanOptions;
 
 use crate::failure::Failure;

@@ -1,8 +1,9 @@
 //! `nearpath tune plan`: shows what would be changed, and why. Nothing is changed.
 
 use super::plan_dpdk::DpdkOptions;
-use crate::failure::Failure;
+use crate::failure::{Failure, say};
 use crate::output;
+use crate::recorded::{self, Times};
 use crate::source::Source;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -11,6 +12,7 @@ use nearpath_host::{Root, Wanted, current_netns, unit_of_cgroup};
 use nearpath_model::{
     CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner, TrafficClass,
 };
+use nearpath_monitor::recording::{Replay, replay_of};
 use nearpath_tune::planners::{
     BootParameter, ChannelCount, Hugepages, Mode, Napi, Request, System, Traffic, Workload, plan,
     workloads,
@@ -19,7 +21,7 @@ use nearpath_tune::steering;
 use nearpath_views::text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Maximum size in bytes of a diagnosis or plan file.
 pub(super) const MAX_FILE: u64 = 256 << 20;
@@ -49,6 +51,7 @@ EXAMPLES
   nearpath tune plan --nic eth0 --hugepages 2M:512    on the node of eth0
   nearpath tune plan --hugepages 2M:0:512,1:0 --sysctl kernel.numa_balancing=0
   nearpath diagnose --json >found.json; nearpath tune plan --findings found.json
+  nearpath tune plan --findings DIR --at 03:12   of what was recorded then
   nearpath tune plan --dpdk dpvs --nic 0000:5e:00.0,0000:5e:00.1 --workers 4 -o dpvs.conf
   nearpath tune plan --dpdk ovs --json | nearpath tune apply -   PMD threads to their ports' nodes
   nearpath tune plan --snapshot host.tar.zst   for another host; cannot be applied here";
@@ -126,9 +129,13 @@ pub struct PlanOptions {
     /// Set this sysctl, e.g. kernel.numa_balancing=0; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = sysctl)]
     sysctl: Vec<(String, String)>,
-    /// Use the findings in this file of 'nearpath diagnose --json' [default: configuration only]
-    #[arg(long, value_name = "FILE")]
+    /// Use the findings in this file of 'nearpath diagnose --json', or in this recording of 'nearpath record' [default:
+    /// configuration only]
+    #[arg(long, value_name = "FILE|DIR")]
     findings: Option<PathBuf>,
+    /// The moment of the recording (UTC), with two minutes before and after it [default: its end]
+    #[arg(long, value_name = "TIME", requires = "findings")]
+    at: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -284,13 +291,47 @@ impl PlanOptions {
         let Some(file) = &self.findings else {
             return Ok((diagnose(host, None, None).findings, Traffic::default()));
         };
+        let measured = |diagnosis: &Diagnosis| {
+            let measured = diagnosis.measurement.as_ref();
+            measured.map(|m| Traffic::of_measurement(m, &host.topology)).unwrap_or_default()
+        };
+        if file.is_dir() {
+            let diagnosis = self.recorded(file, host)?;
+            let traffic = measured(&diagnosis);
+            return Ok((diagnosis.findings, traffic));
+        }
+        if self.at.is_some() {
+            bail!("--at is of a recording, and {} is not a folder", file.display());
+        }
         let name = file.display();
         let bytes = super::apply::read(file, MAX_FILE)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&bytes)
             .with_context(|| format!("{name} is not a JSON document of 'nearpath diagnose'"))?;
-        let measured = diagnosis.measurement.as_ref();
-        let traffic = measured.map(|m| Traffic::of_measurement(m, &host.topology));
-        Ok((diagnosis.findings, traffic.unwrap_or_default()))
+        let traffic = measured(&diagnosis);
+        Ok((diagnosis.findings, traffic))
+    }
+
+    /// What was found on the host that is planned for. Findings of another one would name its devices and processes.
+    fn recorded(&self, folder: &Path, host: &Host) -> anyhow::Result<Diagnosis> {
+        let recording = recorded::open(folder)?;
+        let times = recorded::moment_of(&recording, self.at.as_deref());
+        let Times { from_us, to_us, .. } = times.map_err(anyhow::Error::msg)?;
+        let name = host.kernel.hostname.clone().context("the host to plan for has no name")?;
+        let Replay { hosts, diagnosis, notes, times, .. } =
+            replay_of(&recording, from_us, to_us, &name);
+        recorded::report(&notes, &[]);
+        if hosts.is_empty() {
+            return Err(recorded::nothing(from_us, to_us));
+        }
+        if !hosts.contains(&name) {
+            bail!("{} has no findings of {name}, but of {}", folder.display(), hosts.join(", "));
+        }
+        if let Some(missing) = diagnosis.not_checked.first() {
+            bail!("{}: {} (--at)", folder.display(), missing.reason);
+        }
+        let (from, to) = times.unwrap_or((from_us, to_us));
+        say(&format!("findings recorded {}", recorded::period(from, to)));
+        Ok(diagnosis)
     }
 
     fn workloads(&self, root: &Root, host: &Host) -> anyhow::Result<Vec<Workload>> {

@@ -1,0 +1,61 @@
+"""`nearpath monitor` of a virtual machine in a virtual host: its metric, and its table of a recording.
+
+The judge is the guest itself, which notes each packet.
+"""
+
+import json
+
+from lab import Host
+from lab.fixtures import lab, representative
+from lab.waiting import wait_until
+
+from .hosts import IGB, TWO_NODES
+from .test_vm import wait_until_taken
+from .vms import send, start_vm
+
+RECORDING = "/tmp/recording"
+METRICS = """
+import sys, urllib.request
+sys.stdout.write(urllib.request.urlopen("http://127.0.0.1:9477/metrics", timeout=30).read().decode())
+"""
+
+
+def value(host: Host, series: str) -> float | None:
+    """Of a series in the exposition of now."""
+    scraped = host.run(["python3", "-c", METRICS])
+    lines = [line for line in scraped.out.splitlines() if line.startswith(f"{series} ")]
+    return float(lines[0].rsplit(" ", 1)[1]) if lines else None
+
+
+def packets(host: Host, span: str) -> float:
+    return value(host, f'nearpath_vm_latency_seconds_count{{vm="tinyvm",span="{span}"}}') or 0
+
+
+@representative
+@lab(topology=TWO_NODES, nics=IGB)
+def test_packets_into_a_virtual_machine_are_metrics_and_rows(host: Host) -> None:
+    options = ["--source", "vms", "--interval", "2s", "--max-overhead", "none", "--record", RECORDING]
+    daemon = host.start(["nearpath", "monitor", *options])
+    # Without a virtual machine nothing is attached.
+    wait_until(lambda: value(host, "nearpath_collection_seconds") is not None, "the daemon collects")
+    assert value(host, 'nearpath_instrument_up{instrument="vms"}') is None
+    vm = start_vm(host, "-c", "2")
+    wait_until(lambda: value(host, 'nearpath_instrument_up{instrument="vms"}') == 1, "it is attached")
+    send(host, 100, 50)
+    wait_until_taken(host)
+    wait_until(lambda: packets(host, "whole") >= 100, "the packets are counted")
+    guest = vm.end()
+    strays = len(guest.notes) - len(guest.numbered())
+    counted = packets(host, "whole")
+    assert len(guest.numbered()) == 100
+    assert 100 <= counted <= 100 + strays, strays
+    assert packets(host, "kvm_to_guest") == counted
+    assert packets(host, "halted") == 0, "a part of kvm_to_guest has no series"
+    daemon.kill("INT")
+    daemon.wait()
+    shown = json.loads(host.check(["nearpath", "show", "vms", "--recording", RECORDING, "--json"]))
+    rows = {row["span"]: row for row in shown["vms"]["rows"]}
+    assert rows["whole"]["vm"] == "tinyvm" and rows["whole"]["packets"] == counted, rows
+    assert rows["whole"]["p50_ns"] >= rows["kvm_to_guest"]["p50_ns"] > 0, rows
+    text = host.check(["nearpath", "show", "vms", "--recording", RECORDING])
+    assert "packets into virtual machines in " in text and "kvm to guest" in text, text
