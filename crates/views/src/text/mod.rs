@@ -41,6 +41,7 @@ mod timelines;
 mod trial;
 mod tune;
 mod tune_demo;
+mod txtime;
 mod units;
 mod unknown;
 mod verdict;
