@@ -7,7 +7,8 @@ use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
 use nearpath_model::{
-    CpuId, CpuSet, Host, Irq, IrqNumber, Measurement, Nic, NicKind, NotChecked, QueueId, Workers,
+    CpuId, CpuSet, Host, Irq, IrqNumber, Measurement, Nic, NicKind, NotChecked, QueueId,
+    ScheduledTransmission, Workers,
 };
 use std::collections::BTreeMap;
 
@@ -30,6 +31,8 @@ pub struct Context<'a> {
     pub memory: Option<&'a MemoryMeasurement>,
     /// Threads of DPDK and Open vSwitch that poll.
     pub workers: Option<&'a Workers>,
+    /// What was measured of scheduled transmission.
+    pub txtime: Option<&'a ScheduledTransmission>,
     irqs: BTreeMap<IrqNumber, &'a Irq>,
     earlier_irqs: BTreeMap<IrqNumber, &'a Irq>,
 }
@@ -41,7 +44,7 @@ impl<'a> Context<'a> {
         earlier: Option<&'a Host>,
         evidence: impl Into<Evidence<'a>>,
     ) -> Self {
-        let Evidence { stages: measurement, locality, accepts, tcp, memory, workers } =
+        let Evidence { stages: measurement, locality, accepts, tcp, memory, workers, txtime } =
             evidence.into();
         let index = |host: &'a Host| host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
         let earlier_irqs = earlier.map(index).unwrap_or_default();
@@ -55,6 +58,7 @@ impl<'a> Context<'a> {
             tcp,
             memory,
             workers,
+            txtime,
             irqs,
             earlier_irqs,
         }

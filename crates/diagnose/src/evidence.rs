@@ -4,7 +4,7 @@ use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
-use nearpath_model::{Measurement, Workers};
+use nearpath_model::{Measurement, ScheduledTransmission, Workers};
 
 /// What was measured in the interval.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,6 +21,8 @@ pub struct Evidence<'a> {
     pub memory: Option<&'a MemoryMeasurement>,
     /// By the instrument `workers`; a still picture if nothing was measured.
     pub workers: Option<&'a Workers>,
+    /// By `bench latency --txtime`.
+    pub txtime: Option<&'a ScheduledTransmission>,
 }
 
 impl<'a> From<Option<&'a Measurement>> for Evidence<'a> {

@@ -6,6 +6,7 @@
 //! [`Host::unknown`]; it is never reported as zero.
 
 mod cgroups;
+mod clocks;
 mod counters;
 mod cpu_table;
 mod daemons;

@@ -2,8 +2,8 @@
 
 use crate::{ReadError, Root};
 use crate::{
-    cgroups, counters, daemons, irqs, kernel, memory, nics, pci, power, sockets, sysctls, topology,
-    vms,
+    cgroups, clocks, counters, daemons, irqs, kernel, memory, nics, pci, power, sockets, sysctls,
+    topology, vms,
 };
 use nearpath_model::{HOST_SCHEMA, Host, Unknown};
 
@@ -73,6 +73,7 @@ pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
         host.vms = vms::read_all(root, &host.topology, &mut notes);
         host.kvm = (!host.vms.is_empty()).then(|| vms::parameters(root, &mut notes));
     }
+    host.clocks = clocks::read(root, &host.nics, &mut notes);
     host.process_memory = memory::read(root, &mut notes, &wanted.memory_of);
     notes.0.sort();
     notes.0.dedup();

@@ -11,7 +11,10 @@ use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
 use nearpath_model::memory::{MEMORY_MEASUREMENT_SCHEMA, MemoryMeasurement};
 use nearpath_model::tcp::{TCP_MEASUREMENT_SCHEMA, TcpMeasurement};
-use nearpath_model::{Diagnosis, MEASUREMENT_SCHEMA, Measurement, WORKERS_SCHEMA, Workers};
+use nearpath_model::{
+    Diagnosis, MEASUREMENT_SCHEMA, Measurement, SCHEDULED_TRANSMISSION_SCHEMA,
+    ScheduledTransmission, WORKERS_SCHEMA, Workers,
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -31,6 +34,8 @@ pub struct Measured {
     pub memory: Option<Result<MemoryMeasurement, String>>,
     /// Of `workers`, or why not.
     pub workers: Option<Result<Workers, String>>,
+    /// Of `bench latency --txtime`.
+    pub txtime: Option<Result<ScheduledTransmission, String>>,
     /// Of two measurements of stages, the one that is not used as evidence.
     pub other_look: Option<Measurement>,
 }
@@ -69,6 +74,7 @@ impl Measured {
             tcp: of(&self.tcp),
             memory: of(&self.memory),
             workers: of(&self.workers),
+            txtime: of(&self.txtime),
         }
     }
 
@@ -136,6 +142,12 @@ impl Measured {
         let last = documents.last().ok_or_else(|| anyhow!("the file is empty"))?;
         let document = last.map_err(|error| anyhow!("not valid JSON: {error}"))?;
         let has = |field: &str| document.get(field).is_some();
+        if has("asked_rate_per_s") {
+            let Some(scheduled) = document.get("scheduled").cloned() else {
+                bail!("'bench latency' measured without --txtime: no finding follows from it");
+            };
+            return put(&mut self.txtime, scheduled, SCHEDULED_TRANSMISSION_SCHEMA);
+        }
         if has("spans") {
             put(&mut self.stages, document, MEASUREMENT_SCHEMA)
         } else if has("listeners") && has("connections") {
@@ -150,7 +162,7 @@ impl Measured {
             put(&mut self.workers, document, WORKERS_SCHEMA)
         } else {
             bail!(
-                "not an output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory' or 'workers' with --json"
+                "not an output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory' or 'workers' with --json, nor of 'bench latency --txtime'"
             )
         }
     }
@@ -202,9 +214,13 @@ mod tests {
         let memory = file(&dir, "m", &json(&placed));
         let polling = Workers { lost_ns: 3, ..Workers::default() };
         let workers = file(&dir, "w", &json(&polling));
-        let files = [stages.clone(), accepts, locality, connections, memory, workers];
+        let probes = ScheduledTransmission { sent: 3, ..ScheduledTransmission::default() };
+        let report = serde_json::json!({"asked_rate_per_s": 5, "scheduled": probes});
+        let txtime = file(&dir, "x", &json(&report));
+        let files = [stages.clone(), accepts, locality, connections, memory, workers, txtime];
         let measured = read(&files).unwrap();
         let evidence = measured.evidence();
+        assert_eq!(evidence.txtime, Some(&probes));
         assert_eq!(evidence.workers, Some(&polling));
         assert_eq!(evidence.memory, Some(&placed));
         assert_eq!(evidence.tcp, Some(&tcp));
@@ -219,6 +235,7 @@ mod tests {
             ("[1]", "not an output"),
             (newer.as_str(), "newer nearpath"),
             ("{\"listeners\": 7}", "invalid type"),
+            ("{\"asked_rate_per_s\": 5}", "without --txtime"),
         ] {
             let error = read(&[file(&dir, "d", text)]).unwrap_err();
             assert!(format!("{error:#}").contains(says), "{text}: {error:#}");
@@ -272,6 +289,7 @@ mod tests {
             tcp: None,
             memory: None,
             workers: None,
+            txtime: None,
             other_look: None,
         };
         assert_eq!(notes(nothing), ["nothing was measured: no BTF"]);
@@ -282,6 +300,7 @@ mod tests {
             tcp: None,
             memory: None,
             workers: None,
+            txtime: None,
             other_look: None,
         };
         assert_eq!(notes(some), ["packets' CPUs were not measured: no BTF"]);

@@ -33,6 +33,7 @@ const EXPERT: &[&str] = &[
     "no-budgets",
     "channels",
     "priority",
+    "schedule",
     "cpuset",
     "stop-irqbalance",
     "napi",
@@ -44,6 +45,7 @@ const EXPERT: &[&str] = &[
     "reasons",
     "late-after",
     "no-split",
+    "txtime",
     "spin",
     "cbpf",
 ];

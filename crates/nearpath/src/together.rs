@@ -75,6 +75,7 @@ impl<'a> Together<'a> {
             memory: None,
             // Reading them asks their processes, and interrupts each worker.
             workers: None,
+            txtime: None,
         }
     }
 
@@ -219,6 +220,7 @@ impl Instrument for Together<'_> {
             tcp,
             memory: None,
             workers: None,
+            txtime: None,
             other_look: None,
         })
     }
@@ -235,6 +237,7 @@ impl Instrument for Together<'_> {
             tcp: self.tcp.take(Instrument::stop),
             memory: self.memory.take(Instrument::stop),
             workers: self.workers.take(Instrument::stop),
+            txtime: None,
             other_look: None,
         })
     }

@@ -17,6 +17,15 @@ pub(crate) fn wall_ns() -> u64 {
     nanoseconds(&clock_gettime(ClockId::Realtime))
 }
 
+/// Nanoseconds of international atomic time since 1970, which scheduled transmission uses.
+pub(crate) fn tai_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills the structure, which outlives the call; it has had this clock since 3.10.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_TAI, &raw mut time) };
+    debug_assert_eq!(result, 0, "CLOCK_TAI");
+    nanoseconds(&Timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec })
+}
+
 fn nanoseconds(time: &Timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     seconds.saturating_mul(SECOND_NS).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))

@@ -1,7 +1,7 @@
 //! For fuzz targets.
 
 use crate::configuration;
-use nearpath_model::{ClassCpus, Target, Value};
+use nearpath_model::{ClassCpus, QdiscTree, Target, Value};
 
 /// Parses the first line as the target of a plan, the rest as a value and as a file. A valid target must
 /// round-trip through its text, and a variable's line that was set must be found again.
@@ -16,6 +16,9 @@ pub fn fuzzing_targets(bytes: &[u8]) {
     }
     if let Ok(classes) = rest.parse::<ClassCpus>() {
         assert_eq!(classes.to_string().parse(), Ok(classes));
+    }
+    if let Ok(tree) = rest.parse::<QdiscTree>() {
+        assert_eq!(tree.to_string().parse(), Ok(tree));
     }
     configuration::fuzzing(rest);
 }

@@ -24,6 +24,7 @@ mod migrate;
 mod ovs;
 mod pages;
 pub mod planners;
+mod qdiscs;
 mod setting;
 mod status;
 pub mod steering;

@@ -11,6 +11,7 @@ use crate::hugepages::PoolsSetting;
 use crate::irqbalance::{Bans, find_irqbalance};
 use crate::migrate::{Moved, PagesSetting};
 use crate::ovs::{self, OvsValue};
+use crate::qdiscs;
 use crate::setting::{self, ObservedValue, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
@@ -85,6 +86,7 @@ impl Live {
             Target::Unit(unit) => Target::Unit(units::prepared(unit)),
             Target::Ovs(setting) => Target::Ovs(ovs::prepared(setting)),
             Target::Xdp(setting) => Target::Xdp(xdp::prepared(setting, &self.files)),
+            Target::Qdiscs(setting) => Target::Qdiscs(qdiscs::prepared(setting, &self.files)),
             other => other,
         };
         Ok(change)
@@ -130,6 +132,9 @@ impl Live {
         if let Target::Xdp(setting) = &mut change.target {
             setting.instance = None;
         }
+        if let Target::Qdiscs(setting) = &mut change.target {
+            setting.instance = None;
+        }
         if let Target::Irqbalance(irqbalance) = &mut change.target {
             let Some(running) = find_irqbalance(root) else { return Ok(None) };
             *irqbalance = running;
@@ -165,6 +170,7 @@ impl Live {
             Target::Unit(unit) => Some(Box::new(unit.clone())),
             Target::Ovs(setting) => Some(Box::new(OvsValue { setting })),
             Target::Xdp(setting) => Some(Box::new(xdp::setting(setting, &self.files)?)),
+            Target::Qdiscs(setting) => Some(Box::new(qdiscs::setting(setting, &self.files)?)),
             Target::Memory(pages) => {
                 let (root, moved) = (&self.root, &self.moved);
                 Some(Box::new(PagesSetting { root, pages: *pages, moved }))

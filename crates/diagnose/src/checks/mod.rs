@@ -15,6 +15,7 @@ mod cpu_power;
 mod cpu_steal;
 mod dpvs_limits;
 mod driver_discards;
+mod etf_delta;
 mod hugepages_node;
 mod idle_wakeups;
 mod irqbalance_conflict;
@@ -50,6 +51,7 @@ mod smt_siblings;
 mod socket_buffers;
 mod softnet;
 mod tap_queues;
+mod taprio_gates;
 mod tcp_congestion_control;
 mod tcp_mss_mismatch;
 mod tcp_options_off;
@@ -60,6 +62,7 @@ mod tcp_send_buffer;
 mod tcp_timeouts;
 mod tcp_unsent_data;
 mod tx_freed_elsewhere;
+mod txtime_clock;
 mod vm_device_irqs;
 mod vm_halt_polling;
 mod vm_queues;
@@ -92,6 +95,7 @@ pub const CHECKS: &[Check] = &[
     cpu_steal::CHECK,
     dpvs_limits::CHECK,
     driver_discards::CHECK,
+    etf_delta::CHECK,
     hugepages_node::CHECK,
     idle_wakeups::CHECK,
     irqbalance_conflict::CHECK,
@@ -127,6 +131,7 @@ pub const CHECKS: &[Check] = &[
     socket_buffers::CHECK,
     softnet::CHECK,
     tap_queues::CHECK,
+    taprio_gates::CHECK,
     tcp_congestion_control::CHECK,
     tcp_mss_mismatch::CHECK,
     tcp_options_off::CHECK,
@@ -137,6 +142,7 @@ pub const CHECKS: &[Check] = &[
     tcp_timeouts::CHECK,
     tcp_unsent_data::CHECK,
     tx_freed_elsewhere::CHECK,
+    txtime_clock::CHECK,
     vm_device_irqs::CHECK,
     vm_halt_polling::CHECK,
     vm_queues::CHECK,

@@ -18,8 +18,10 @@ fn complaint(check: &Check, fixture: &Fixture) -> Result<(), String> {
     let said = render(&outcome);
     let name = name(fixture);
     let wrong = |what: &str| Err(format!("{}: {what}:\n{said}", fixture.path.display()));
-    let measured =
-        fixture.measurement.is_some() || fixture.earlier.is_some() || fixture.tcp.is_some();
+    let measured = fixture.measurement.is_some()
+        || fixture.earlier.is_some()
+        || fixture.tcp.is_some()
+        || fixture.txtime.is_some();
     for finding in &outcome.findings {
         if finding.evidence.is_empty() {
             return wrong("no evidence");

@@ -35,6 +35,8 @@ fn lived_in(shape: Shape, seconds: u64) -> Host {
         parent: "root".to_owned(),
         drops: Some(packets / 20_000),
         backlog_packets: Some(3),
+        overlimits: None,
+        scheduler: None,
     }]);
     let interface = |value: serde_json::Value| {
         let mut whole = serde_json::json!({

@@ -125,6 +125,8 @@ proptest! {
             let memory = memory.map(|m| mutated(m, &mutations[1..]));
             let workers = other.workers.as_ref().or(fixture.workers.as_ref());
             let workers = workers.map(|m| mutated(m, &mutations[1..]));
+            let txtime = other.txtime.as_ref().or(fixture.txtime.as_ref());
+            let txtime = txtime.map(|m| mutated(m, &mutations[1..]));
             let evidence = Evidence {
                 stages: measurement.as_ref(),
                 locality: locality.as_ref(),
@@ -132,6 +134,7 @@ proptest! {
                 tcp: tcp.as_ref(),
                 memory: memory.as_ref(),
                 workers: workers.as_ref(),
+                txtime: txtime.as_ref(),
             };
             assert_sound(&host, earlier.as_ref(), evidence);
             assert_sound(&host, Some(&other.host), Evidence::default());

@@ -13,7 +13,7 @@ use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
-use nearpath_model::{Finding, Host, Measurement, ProposedChange, Workers};
+use nearpath_model::{Finding, Host, Measurement, ProposedChange, ScheduledTransmission, Workers};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -32,6 +32,7 @@ pub struct Fixture {
     pub tcp: Option<TcpMeasurement>,
     pub memory: Option<MemoryMeasurement>,
     pub workers: Option<Workers>,
+    pub txtime: Option<ScheduledTransmission>,
 }
 
 impl Fixture {
@@ -44,6 +45,7 @@ impl Fixture {
             tcp: self.tcp.as_ref(),
             memory: self.memory.as_ref(),
             workers: self.workers.as_ref(),
+            txtime: self.txtime.as_ref(),
         }
     }
 }
@@ -79,6 +81,7 @@ pub fn load(path: &Path) -> Fixture {
             "tcp",
             "memory",
             "workers",
+            "txtime",
         ];
         assert!(known.contains(&key.as_str()), "{}: unknown key {key}", path.display());
     }
@@ -105,6 +108,7 @@ pub fn load(path: &Path) -> Fixture {
         tcp: measured(path, &fixture["tcp"], &templates["tcp"]),
         memory: measured(path, &fixture["memory"], &templates["memory"]),
         workers: measured(path, &fixture["workers"], &templates["polling"]),
+        txtime: measured(path, &fixture["txtime"], &templates),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The parsers of NIC data from kernels and snapshots, for fuzz targets: no input may cause a panic.
 
 use super::netlink::attributes::{attributes, text_of};
-use super::netlink::{Message, ethtool, generic_body, messages, netdev, rtnetlink};
+use super::netlink::{Message, ethtool, generic_body, messages, netdev, rtnetlink, schedulers};
 use super::{irq_names, ntuple};
 use nearpath_model::IrqNumber;
 use std::collections::BTreeMap;
@@ -11,6 +11,10 @@ pub fn netlink(datagram: &[u8]) {
     for message in messages(datagram) {
         let Message::Data { payload, .. } = message else { continue };
         let _ = (rtnetlink::link(payload), rtnetlink::qdisc(payload));
+        for kind in ["mqprio", "etf", "taprio", "cbs"] {
+            let _ = schedulers::scheduler(kind, payload);
+            let _ = schedulers::scheduler(kind, generic_body(payload));
+        }
         let body = generic_body(payload);
         let names = ethtool::feature_names(body);
         let _ = (ethtool::interface(body), ethtool::channels(body), ethtool::rings(body));

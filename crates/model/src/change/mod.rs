@@ -12,6 +12,7 @@ mod irqbalance;
 mod nic;
 mod ovs;
 mod process_pages;
+mod qdisc;
 mod reuseport;
 mod snapshot;
 mod sysctl;
@@ -32,6 +33,7 @@ pub use irqbalance::Irqbalance;
 pub use nic::{Ethtool, NicSetting};
 pub use ovs::{OVS_UNSET, OvsKey, OvsSetting};
 pub use process_pages::{MemoryMoved, ProcessPages};
+pub use qdisc::Qdiscs;
 pub use reuseport::{Choice, Group as ReuseportGroup, GroupSocket, Program};
 pub use snapshot::{Saved, SavedFile, SavedPart};
 pub use sysctl::Sysctl;
@@ -215,6 +217,8 @@ targets! {
     Ovs(OvsSetting),
     /// The CPUs that an XDP program moves received packets to, by their class.
     Xdp(XdpPriorities),
+    /// The qdiscs of an interface.
+    Qdiscs(Qdiscs),
 }
 
 /// Text of the kernel's default in a plan.

@@ -1,6 +1,7 @@
 //! The types of host facts: plain data, the same from a live machine, a directory tree or a snapshot.
 
 mod cgroup;
+mod clocks;
 mod coalesce;
 mod counters;
 mod driver_counters;
@@ -15,6 +16,7 @@ mod vm;
 mod whole;
 
 pub use cgroup::*;
+pub use clocks::*;
 pub use coalesce::{ADAPTIVE_RX, RX_USECS};
 pub use counters::*;
 pub use driver_counters::*;

@@ -1,6 +1,6 @@
 //! Network interfaces, their queues and their steering settings.
 
-use crate::{CpuSet, IfIndex, IrqNumber, NodeId, QueueId};
+use crate::{CpuSet, IfIndex, IrqNumber, NodeId, QueueId, Scheduler};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -278,6 +278,12 @@ pub struct Qdisc {
     pub parent: String,
     /// Packets dropped.
     pub drops: Option<u64>,
+    /// How often it had to wait; of ETF, the dropped packets whose time had passed (net/sched/sch_etf.c).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlimits: Option<u64>,
     /// Packets now queued.
     pub backlog_packets: Option<u32>,
+    /// Its settings, if it is one that schedules transmission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<Scheduler>,
 }

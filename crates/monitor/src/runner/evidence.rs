@@ -152,6 +152,7 @@ impl Window {
             memory: self.memory.as_ref(),
             // The monitor does not watch threads that poll.
             workers: None,
+            txtime: None,
         }
     }
 }

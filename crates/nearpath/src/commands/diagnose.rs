@@ -81,7 +81,7 @@ pub struct Looking {
     #[arg(default_values = ["stages", "locality", "accepts", "tcp", "memory", "workers"])]
     measure: Vec<What>,
     /// Do not measure; read the --json output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory' or
-    /// 'workers' from these files
+    /// 'workers', or of 'bench latency --txtime', from these files
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The percentiles that are reported, as far as there are enough samples.
-const PERCENTILES: [&str; 6] = ["50", "90", "99", "99.9", "99.99", "99.999"];
+pub(super) const PERCENTILES: [&str; 6] = ["50", "90", "99", "99.9", "99.99", "99.999"];
 /// Longer latencies are in the last bucket of the histogram; the maximum stays exact.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
@@ -67,6 +67,18 @@ impl Distribution {
         let away = ns as f64 - self.mean_ns;
         self.mean_ns += away / self.count() as f64;
         self.squares += away * (ns as f64 - self.mean_ns);
+    }
+
+    /// Records equal values; minimum, maximum and mean are not kept then.
+    pub(super) fn record_many(&mut self, ns: u64, count: u64) {
+        self.histogram.saturating_record_n(ns, count);
+    }
+
+    /// The middle of each bucket that is not empty, ascending, and its count.
+    pub(super) fn middles(&self) -> Vec<(u64, u64)> {
+        let middle = |value| self.histogram.median_equivalent(value);
+        let buckets = self.histogram.iter_recorded();
+        buckets.map(|b| (middle(b.value_iterated_to()), b.count_at_value())).collect()
     }
 
     pub(crate) fn add(&mut self, other: &Self) {

@@ -5,11 +5,14 @@
 //! wake a thread that waits there for answers. (Of sockets that share a port the connected one receives,
 //! `compute_score` in net/ipv4/udp.c.)
 
+use super::loops::nanoseconds;
 use super::message::{Kind, Message, Turn};
 use super::plan::{LatencyPlan, Loop, Transport};
 use super::slots::{Sent, Slots};
 use super::sockets::{self, Control};
+use super::sockets::{Report, Stamp};
 use super::tally::Answer;
+use super::txtime::{Scheduled, device_of};
 use crate::clock::{now_ns, wall_ns};
 use nix::sys::socket::{MsgFlags, SockaddrStorage, recv, send, sendto};
 use rustix::net::sockopt::{Timeout, set_socket_reuseaddr, set_socket_timeout};
@@ -38,6 +41,8 @@ pub(super) struct Outgoing {
     /// Whether timestamps are available, and can be assigned to probes by their numbers.
     stamps: bool,
     control: Control,
+    /// For probes that are handed over ahead of time.
+    pub(super) scheduled: Option<Scheduled>,
     /// When the last probe was sent.
     pub(super) last_ns: u64,
     /// Probes that the kernel refused to send, and the last error.
@@ -85,13 +90,15 @@ impl Flow {
         let (ipv6, is_open) = (plan.target.is_ipv6(), plan.mode != Loop::Closed);
         let (incoming, own) = match plan.transport {
             Transport::Tcp => (tcp(plan.target)?, None),
-            Transport::Udp if is_open && plan.split => {
+            Transport::Udp if (is_open && plan.split) || plan.lead.is_some() => {
                 let (receiving, sending) = udp_pair(plan.target)?;
                 (receiving, Some(sending))
             }
             Transport::Udp => (udp(plan.target)?, None),
         };
-        plan.options.set(&incoming, ipv6)?;
+        if plan.lead.is_none() {
+            plan.options.set(&incoming, ipv6)?;
+        }
         if plan.transport == Transport::Udp {
             sockets::make_room(&incoming);
         }
@@ -106,8 +113,16 @@ impl Flow {
             let receipt =
                 if to.is_some() { sockets::stamp_received(&incoming, true) } else { Ok(()) };
             let set = receipt.and_then(|()| sockets::stamp_both(&outgoing));
+            let set = match plan.lead {
+                Some(_) => set.and_then(|()| sockets::schedule_sends(&outgoing)),
+                None => set,
+            };
             no_stamps = set.err().map(|reason| format!("SO_TIMESTAMPING: {reason}"));
         }
+        // Probes that do not count are sent without a time, and with the priority of other traffic.
+        let lead_ns = plan.lead.map(nanoseconds);
+        let plain = |lead_ns| incoming.try_clone().map(|plain| Scheduled::new(lead_ns, plain));
+        let scheduled = lead_ns.map(plain).transpose()?;
         let kind = Kind::Probe;
         let (size, times, turn) = (plan.size, plan.split, Turn::default());
         let header = Message { kind, size, flow, session, sequence: 0, times, turn };
@@ -123,6 +138,7 @@ impl Flow {
                 sequence: 0,
                 stamps: plan.split && no_stamps.is_none(),
                 control: Control::new(),
+                scheduled,
                 last_ns: 0,
                 failed: 0,
                 failure: None,
@@ -184,9 +200,10 @@ impl Outgoing {
         let sending_ns = now_ns();
         let sent = Sent { intended_ns: intended_ns.unwrap_or(sending_ns), sending_ns };
         self.slots.sending(self.sequence, sent);
-        self.sequence += 1;
         self.last_ns = sending_ns;
-        match (self.write(), self.transport) {
+        let written = self.put(sent, intended_ns.is_some());
+        self.sequence += 1;
+        match (written, self.transport) {
             (Ok(()), _) => Ok(()),
             (Err(reason), Transport::Tcp) => Err(reason),
             (Err(reason), Transport::Udp) => {
@@ -197,6 +214,18 @@ impl Outgoing {
                 Ok(())
             }
         }
+    }
+
+    /// Writes a probe, or hands it over with its time.
+    fn put(&mut self, sent: Sent, counts: bool) -> io::Result<()> {
+        let Some(scheduled) = &mut self.scheduled else { return self.write() };
+        let (true, Some(to)) = (counts, &self.to) else {
+            let flags = MsgFlags::MSG_NOSIGNAL;
+            return Ok(send(scheduled.plain.as_raw_fd(), &self.message, flags).map(drop)?);
+        };
+        let at_ns = Scheduled::tai(sent.intended_ns);
+        scheduled.sending(self.sequence, at_ns, sent.intended_ns, sent.sending_ns);
+        sockets::send_at(&self.socket, &self.message, to, at_ns)
     }
 
     fn write(&self) -> io::Result<()> {
@@ -217,19 +246,40 @@ impl Outgoing {
     }
 
     /// Reads the kernel's pending timestamps. They are numbered from 0, in a stream by the last byte sent, and
-    /// the numbers wrap at 2^32.
-    pub(super) fn take_stamps(&mut self) {
-        let (true, Some(latest)) = (self.stamps, self.sequence.checked_sub(1)) else { return };
+    /// the numbers wrap at 2^32. Returns whether there may be more.
+    pub(super) fn take_stamps(&mut self) -> bool {
+        let (true, Some(latest)) = (self.stamps, self.sequence.checked_sub(1)) else {
+            return false;
+        };
         let unit = match self.transport {
             Transport::Udp => 1,
             Transport::Tcp => u64::from(self.header.size),
         };
-        let slots = &self.slots;
-        sockets::sent_stamps(&self.socket, &mut self.control, |number, stamp_ns| {
-            if let Some(sequence) = stamped(latest, unit, number) {
-                slots.stamped(sequence, stamp_ns);
+        let (slots, scheduled) = (&self.slots, &mut self.scheduled);
+        // Those with a time have numbers of their own.
+        let first = scheduled.as_ref().map_or(Some(0), |scheduled| scheduled.first);
+        let Some((first, latest)) = first.and_then(|f| Some((f, latest.checked_sub(f)?))) else {
+            return false;
+        };
+        sockets::sent_stamps(&self.socket, &mut self.control, |report| match report {
+            Report::Sent { number, stamp } => {
+                let sequence = stamped(latest, unit, number).map(|sequence| first + sequence);
+                match (sequence, scheduled.as_mut(), stamp) {
+                    (Some(sequence), None, Stamp::Software(ns)) => slots.stamped(sequence, ns),
+                    (Some(sequence), Some(scheduled), stamp) if slots.counts(sequence) => {
+                        if let Some(sent) = slots.get(sequence) {
+                            scheduled.left(stamp, sent.intended_ns);
+                        }
+                    }
+                    _ => {}
+                }
             }
-        });
+            Report::Dropped { code, at_ns } => {
+                if let Some(scheduled) = scheduled.as_mut() {
+                    scheduled.dropped(code, at_ns);
+                }
+            }
+        })
     }
 }
 
@@ -244,6 +294,12 @@ impl Incoming {
     /// The socket, through which another thread can end the wait.
     pub(super) fn handle(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
+    }
+
+    /// The interface with the flow's local address.
+    pub(super) fn device(&self) -> Option<String> {
+        let local = UdpSocket::from(self.socket.try_clone().ok()?).local_addr().ok()?;
+        device_of(local)
     }
 
     /// Sets the timeout for an answer.

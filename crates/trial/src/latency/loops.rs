@@ -36,27 +36,31 @@ pub(super) fn send_all(
 ) -> io::Result<u64> {
     // A sleep ends on time, not up to 50µs later to coalesce timers.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let lead_ns = outgoing.scheduled.as_ref().map_or(0, |scheduled| scheduled.lead_ns);
     let mut counting = false;
     let mut stopped = false;
     while schedule.next_ns() < when.end_ns {
         let intended_ns = schedule.next_ns();
-        stopped = !wait_until(intended_ns, spin, when.stop);
+        stopped = !wait_until(intended_ns.saturating_sub(lead_ns), spin, when.stop);
         if stopped {
             break;
         }
         if !counting && intended_ns >= when.count_from_ns {
             slots.begin(outgoing.sequence());
+            outgoing.scheduled.iter_mut().for_each(|its| its.begin(intended_ns));
             counting = true;
         }
         outgoing.send(Some(intended_ns))?;
         schedule.advance();
         outgoing.take_stamps();
     }
+    let schedule_end_ns = schedule.next_ns();
     let not_sent = if stopped { schedule.overdue(now_ns()) } else { 0 };
     if !counting {
         slots.begin(outgoing.sequence());
     }
     slots.end(outgoing.sequence());
+    outgoing.scheduled.iter_mut().for_each(|its| its.end(schedule_end_ns));
     // A probe that does not count: its answer makes the receiver check whether it is finished.
     outgoing.send(None)?;
     outgoing.take_stamps();

@@ -10,6 +10,7 @@
 //! A late probe is still sent, and its latency counts from the intended time: a stall of the path shows in
 //! every probe that was due during it.
 
+mod deviations;
 mod distribution;
 mod flow;
 mod loops;
@@ -24,12 +25,13 @@ mod slots;
 mod sockets;
 mod split;
 mod tally;
+mod txtime;
 
 pub use crate::pacer::Arrivals;
 pub use distribution::Summary;
 pub(crate) use distribution::{Distribution, samples_beyond};
 pub use message::{Kind, Message, SIZE_MAX, SIZE_MIN, Turn};
-pub use plan::{LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, Transport};
+pub use plan::{LatencyPlan, Loop, MAX_CONNECTIONS, MAX_LEAD, MAX_RATE_PER_S, Transport};
 pub use prober::measure_latency;
 pub use probing::{Probes, Probing};
 pub use reflector::{REFLECT_SCHEMA, Reflected, Reflector, ReflectorPlan};

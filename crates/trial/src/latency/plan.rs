@@ -57,6 +57,9 @@ pub struct LatencyPlan {
     pub spin: bool,
     /// CPUs for the threads; `None`: those of the caller.
     pub cpus: Option<CpuSet>,
+    /// How long before its time each probe is handed to the kernel, with that time (SO_TXTIME); `None`: it is sent at its
+    /// time.
+    pub lead: Option<Duration>,
     /// Options of the sockets.
     pub options: SocketOptions,
 }
@@ -65,6 +68,8 @@ pub struct LatencyPlan {
 pub const MAX_CONNECTIONS: u32 = 256;
 /// No thread sends faster than this.
 pub const MAX_RATE_PER_S: u32 = 1_000_000;
+/// The longest lead: qdiscs and sockets hold what was handed over.
+pub const MAX_LEAD: Duration = Duration::from_secs(1);
 /// Maximum number of probes that a flow remembers.
 const WINDOW: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 20;
 
@@ -77,6 +82,15 @@ impl LatencyPlan {
         }
         if !(1..=MAX_CONNECTIONS).contains(&self.connections) {
             return wrong(format!("{} connections: 1 to {MAX_CONNECTIONS}", self.connections));
+        }
+        if let Some(lead) = self.lead {
+            if lead.is_zero() || lead > MAX_LEAD {
+                return wrong(format!("a lead of {lead:?}: more than 0, at most {MAX_LEAD:?}"));
+            }
+            if self.transport != Transport::Udp || self.mode == Loop::Closed || !self.split {
+                let needs = "scheduled transmission needs UDP, an open loop and time stamps";
+                return wrong(needs.to_owned());
+            }
         }
         match (self.rate_per_s, self.mode) {
             (Some(1..=MAX_RATE_PER_S), _) | (None, Loop::Closed) => Ok(()),

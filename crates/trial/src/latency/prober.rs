@@ -6,7 +6,8 @@ use super::loops::{When, nanoseconds, ping_pong, receive_all, send_all};
 use super::plan::{LatencyPlan, Loop};
 use super::report::{LatencyReport, Progress, Run};
 use super::slots::Slots;
-use super::tally::{Accounts, Tally};
+use super::tally::{Accounts, Splitting, Tally};
+use super::txtime::Seen;
 use crate::affinity;
 use crate::clock::now_ns;
 use crate::pacer::{Arrivals, Schedule};
@@ -82,7 +83,7 @@ pub(super) fn probe(
     }
     let mut lanes = open(plan)?;
     let no_stamps = lanes.iter_mut().find_map(|lane| lane.flow.no_stamps.take());
-    let begin_ns = now_ns() + nanoseconds(RUN_UP);
+    let begin_ns = now_ns() + nanoseconds(RUN_UP + plan.lead.unwrap_or_default());
     let count_from_ns = begin_ns + nanoseconds(plan.warm_up);
     let (stop, waking) = (AtomicBool::new(false), AtomicBool::new(false));
     let when = When {
@@ -92,7 +93,11 @@ pub(super) fn probe(
         stop: &stop,
         waking: &waking,
     };
-    let run = run(plan, lanes, &when, interval, wait, each)?;
+    let device = match plan.lead {
+        Some(_) => lanes.first().and_then(|lane| lane.flow.incoming.device()),
+        None => None,
+    };
+    let run = Run { device, ..run(plan, lanes, &when, interval, wait, each)? };
     Ok(LatencyReport::of(plan, &run, no_stamps))
 }
 
@@ -169,13 +174,15 @@ fn run(
     let mut total = Tally::new();
     let failure = Mutex::new(None);
     let (mut not_sent, mut last_ns, mut failed, mut send_failure) = (0, 0, 0, None);
+    let mut seen = Seen::new();
     thread::scope(|scope| -> io::Result<()> {
         let (sending, senders) = channel::<()>();
         let (receiving, receivers) = channel::<()>();
         let mut threads = Vec::new();
         for ((flow, number), (slots, tally)) in flows.into_iter().zip(&shared) {
             let late_after_ns = nanoseconds(plan.late_after);
-            let accounts = Accounts::new(slots, tally, plan.window(), plan.split, late_after_ns);
+            let splits = if plan.lead.is_some() { Splitting::Schedule } else { plan.split.into() };
+            let accounts = Accounts::new(slots, tally, plan.window(), splits, late_after_ns);
             let Flow { mut outgoing, mut incoming, .. } = flow;
             let (sending, receiving, failure) = (sending.clone(), receiving.clone(), &failure);
             // The first failure of any thread is reported, and ends the others.
@@ -246,7 +253,7 @@ fn run(
         };
         watch(when, interval, wait, &senders, &mut look);
         // Answers to the last probes; a receiver that has all of them ends by itself.
-        let _ = receivers.recv_timeout(plan.late_after);
+        let _ = receivers.recv_timeout(plan.late_after + plan.lead.unwrap_or_default());
         when.waking.store(true, Ordering::Release);
         handles.iter().for_each(wake);
         let mut ended: Vec<Ended<'_>> =
@@ -254,7 +261,10 @@ fn run(
         for (outgoing, _, unsent) in &mut ended {
             not_sent += *unsent;
             if let Some(outgoing) = outgoing {
-                outgoing.take_stamps();
+                while outgoing.take_stamps() {}
+                if let Some(scheduled) = &outgoing.scheduled {
+                    seen.add(&scheduled.seen);
+                }
                 last_ns = last_ns.max(outgoing.last_ns);
                 failed += outgoing.failed;
                 send_failure = send_failure.take().or(outgoing.failure.take());
@@ -274,7 +284,8 @@ fn run(
     let until_ns =
         if when.stop.load(Ordering::Relaxed) { last_ns } else { last_ns.max(when.end_ns) };
     let seconds = until_ns.saturating_sub(when.count_from_ns) as f64 / 1e9;
-    Ok(Run { tally: total, sent, not_sent, failed, send_failure, seconds })
+    let seen = plan.lead.map(|_| seen);
+    Ok(Run { tally: total, sent, not_sent, failed, send_failure, seconds, seen, device: None })
 }
 
 /// Waits until all senders have ended, and reports each interval.

@@ -130,6 +130,7 @@ mod tests {
             late_after: Duration::from_secs(1),
             split: false,
             spin: false,
+            lead: None,
             cpus: None,
             options: SocketOptions::default(),
         }

@@ -1,11 +1,14 @@
 //! Results of a latency benchmark: plain data.
 
 use super::distribution::{Distribution, Summary};
+use super::loops::nanoseconds;
 use super::plan::{LatencyPlan, Loop, Transport};
 use super::split::Split;
 use super::tally::Tally;
+use super::txtime::{Seen, tai_offset_s};
 use crate::background::BackgroundReport;
-use nearpath_model::Unknown;
+use crate::clock::SECOND_NS;
+use nearpath_model::{Finding, SCHEDULED_TRANSMISSION_SCHEMA, ScheduledTransmission, Unknown};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;
@@ -50,7 +53,7 @@ pub struct LatencyReport {
     pub not_sent: u64,
     /// Probes sent, per second.
     pub rate_per_s: f64,
-    /// The latencies, as in [`Summary`].
+    /// The latencies, as in [`Summary`]; none in scheduled transmission, whose differences may be negative.
     pub min_ns: Option<u64>,
     /// Their mean.
     pub mean_ns: Option<f64>,
@@ -64,9 +67,15 @@ pub struct LatencyReport {
     pub histogram: Vec<(u64, u64)>,
     /// Where the time went; `None` if not available from kernel timestamps, with the reason in `unknown`.
     pub split: Option<Split>,
+    /// Of scheduled transmission: drops, and the differences to the schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduled: Option<ScheduledTransmission>,
     /// The background load on the path.
     #[serde(default)]
     pub load: Vec<BackgroundReport>,
+    /// What is wrong with how this host schedules transmission.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<Finding>,
     /// What is unknown, with the reason.
     pub unknown: Vec<Unknown>,
 }
@@ -100,6 +109,9 @@ pub(super) struct Run {
     pub(super) failed: u64,
     pub(super) send_failure: Option<io::Error>,
     pub(super) seconds: f64,
+    /// Of scheduled transmission.
+    pub(super) seen: Option<Seen>,
+    pub(super) device: Option<String>,
 }
 
 impl LatencyReport {
@@ -108,7 +120,7 @@ impl LatencyReport {
         let not_split = tally.without_sent + tally.without_received + tally.contradictory;
         let split = tally.splits.summary(not_split);
         let mut unknown = Vec::new();
-        if split.is_none() {
+        if split.is_none() && plan.lead.is_none() {
             let reason = no_stamps.unwrap_or_else(|| why_no_split(plan, tally));
             unknown.push(fact("split", reason));
         }
@@ -144,9 +156,29 @@ impl LatencyReport {
             max_ns,
             histogram: tally.latency.buckets(),
             split,
+            scheduled: run.seen.as_ref().map(|seen| scheduled(plan, run, seen)),
             load: Vec::new(),
+            findings: Vec::new(),
             unknown,
         }
+    }
+}
+
+/// The part about scheduled transmission.
+fn scheduled(plan: &LatencyPlan, run: &Run, seen: &Seen) -> ScheduledTransmission {
+    let is_constant = plan.mode == Loop::Open(crate::pacer::Arrivals::Constant);
+    let rate = plan.rate_per_s.filter(|_| is_constant).map(u64::from);
+    ScheduledTransmission {
+        schema: SCHEDULED_TRANSMISSION_SCHEMA,
+        device: run.device.clone(),
+        priority: plan.options.priority.unwrap_or(0),
+        lead_ns: plan.lead.map_or(0, nanoseconds),
+        period_ns: rate.map(|rate| u64::from(plan.connections) * SECOND_NS / rate.max(1)),
+        tai_offset_s: tai_offset_s(),
+        sent: run.sent,
+        arrival: run.tally.arrivals.summary(),
+        answer: run.tally.answers.summary(),
+        ..seen.report()
     }
 }
 

@@ -6,14 +6,15 @@
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, SockaddrLike, TimestampingFlag, recvmsg, setsockopt, sockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrLike, SockaddrStorage, TimestampingFlag,
+    recvmsg, sendmsg, setsockopt, sockopt,
 };
 use nix::sys::time::TimeSpec;
 use rustix::net::sockopt::{
     set_ip_tos, set_ipv6_tclass, set_socket_recv_buffer_size, set_socket_recv_buffer_size_force,
 };
 use serde::{Deserialize, Serialize};
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Buffer for the control messages of one message: timestamps, and the error with its origin.
@@ -25,6 +26,10 @@ const STAMPS_AT_ONCE: usize = 64;
 /// Origin and type of a transmit timestamp, taken at the driver (include/uapi/linux/errqueue.h).
 const ORIGIN_TIMESTAMPING: u8 = 4;
 const TSTAMP_SND: u32 = 0;
+/// `SOF_TIMESTAMPING_OPT_TX_SWHW`: timestamps of both the driver and the NIC (include/uapi/linux/net_tstamp.h).
+const OPT_TX_SWHW: u32 = 1 << 14;
+/// Origin of a report of a packet that a qdisc dropped because of its time.
+const ORIGIN_TXTIME: u8 = 6;
 /// SO_BUSY_POLL on all architectures except parisc and sparc (include/uapi/asm-generic/socket.h).
 const SO_BUSY_POLL: libc::c_int = 46;
 
@@ -110,6 +115,53 @@ pub(super) fn stamp_both(socket: &impl AsFd) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
 }
 
+/// Makes a socket accept the time at which each datagram is to leave, and report those that a qdisc drops.
+pub(super) fn schedule_sends(socket: &impl AsFd) -> io::Result<()> {
+    let txtime =
+        libc::sock_txtime { clockid: libc::CLOCK_TAI, flags: libc::SOF_TXTIME_REPORT_ERRORS };
+    setsockopt(socket, sockopt::TxTime, &txtime)?;
+    // Time stamps of the NIC as well, where it takes them already; the driver takes its own in any case.
+    let flags = TimestampingFlag::SOF_TIMESTAMPING_TX_SOFTWARE
+        | TimestampingFlag::SOF_TIMESTAMPING_TX_HARDWARE
+        | TimestampingFlag::SOF_TIMESTAMPING_SOFTWARE
+        | TimestampingFlag::SOF_TIMESTAMPING_RAW_HARDWARE
+        | TimestampingFlag::from_bits_retain(OPT_TX_SWHW)
+        | TimestampingFlag::SOF_TIMESTAMPING_OPT_ID
+        | TimestampingFlag::SOF_TIMESTAMPING_OPT_TSONLY;
+    Ok(setsockopt(socket, sockopt::Timestamping, &flags)?)
+}
+
+/// Sends a datagram that is to leave at that time, in nanoseconds of CLOCK_TAI.
+pub(super) fn send_at(
+    socket: &impl AsFd,
+    bytes: &[u8],
+    to: &SockaddrStorage,
+    at_ns: u64,
+) -> io::Result<()> {
+    let (parts, time) = ([IoSlice::new(bytes)], [ControlMessage::TxTime(&at_ns)]);
+    let fd = socket.as_fd().as_raw_fd();
+    sendmsg(fd, &parts, &time, MsgFlags::MSG_NOSIGNAL, Some(to))?;
+    Ok(())
+}
+
+/// What the error queue reports of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    /// It was sent: its number among those of its socket, and the time.
+    Sent { number: u32, stamp: Stamp },
+    /// A qdisc dropped it because of its time, on CLOCK_TAI.
+    Dropped { code: u8, at_ns: u64 },
+}
+
+/// A transmit timestamp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stamp {
+    /// Of the driver, on the wall clock.
+    Software(u64),
+    /// Of the NIC, on its own clock.
+    Hardware(u64),
+}
+
 /// Buffer for control messages.
 #[derive(Debug)]
 pub(super) struct Control(Vec<u8>);
@@ -147,24 +199,32 @@ pub(super) fn receive<S: SockaddrLike>(
     Ok(Received { bytes: message.bytes, stamp_ns, from: message.address })
 }
 
-/// Reads transmit timestamps from the error queue without waiting: the number and the time of each.
+/// Reads transmit timestamps, and reports of dropped datagrams, from the error queue without waiting. Returns whether there
+/// may be more.
 pub(super) fn sent_stamps(
     socket: &impl AsFd,
     control: &mut Control,
-    mut each: impl FnMut(u32, u64),
-) {
+    mut each: impl FnMut(Report),
+) -> bool {
     let fd = socket.as_fd().as_raw_fd();
     for _ in 0..STAMPS_AT_ONCE {
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
-        let Ok(message) = recvmsg::<()>(fd, &mut [], Some(&mut control.0), flags) else { return };
-        let (mut stamp_ns, mut number) = (None, None);
+        let Ok(message) = recvmsg::<()>(fd, &mut [], Some(&mut control.0), flags) else {
+            return false;
+        };
+        let (mut stamp, mut number) = (None, None);
         for part in message.cmsgs().into_iter().flatten() {
             match part {
                 ControlMessageOwned::ScmTimestampsns(stamps) => {
-                    stamp_ns = nanoseconds(&stamps.system);
+                    let hardware = || nanoseconds(&stamps.hw_raw).map(Stamp::Hardware);
+                    stamp = nanoseconds(&stamps.system).map(Stamp::Software).or_else(hardware);
                 }
                 ControlMessageOwned::Ipv4RecvErr(error, _)
                 | ControlMessageOwned::Ipv6RecvErr(error, _) => {
+                    if error.ee_origin == ORIGIN_TXTIME {
+                        each(Report::of_drop(error.ee_code, error.ee_data, error.ee_info));
+                        continue;
+                    }
                     let is_stamp =
                         error.ee_origin == ORIGIN_TIMESTAMPING && error.ee_info == TSTAMP_SND;
                     number = is_stamp.then_some(error.ee_data);
@@ -172,10 +232,11 @@ pub(super) fn sent_stamps(
                 _ => {}
             }
         }
-        if let (Some(number), Some(stamp_ns)) = (number, stamp_ns) {
-            each(number, stamp_ns);
+        if let (Some(number), Some(stamp)) = (number, stamp) {
+            each(Report::Sent { number, stamp });
         }
     }
+    true
 }
 
 /// A kernel timestamp; zero means that none was taken.

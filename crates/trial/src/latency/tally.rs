@@ -1,11 +1,13 @@
 //! Statistics of a flow's answers. Input: each answer with its times. Output: counts and distributions, taken
 //! at any time.
 
+use super::deviations::{Deviations, FarTimes};
 use super::distribution::Distribution;
 use super::message::Turn;
 use super::sequence::{Arrival, Sequence};
 use super::slots::{Sent, Slots};
 use super::split::{Parts, Splits, Times};
+use super::txtime::difference;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -17,6 +19,10 @@ const WAITING: usize = 1024;
 pub(super) struct Tally {
     pub(super) latency: Distribution,
     pub(super) splits: Splits,
+    /// Of scheduled probes: when the reflector received them, after their time.
+    pub(super) arrivals: FarTimes,
+    /// When their answers were read, after their time: a probe may leave early, so not as a latency.
+    pub(super) answers: Deviations,
     pub(super) received: u64,
     pub(super) late: u64,
     pub(super) reordered: u64,
@@ -34,6 +40,8 @@ impl Tally {
         Self {
             latency: Distribution::new(),
             splits: Splits::new(),
+            arrivals: FarTimes::new(),
+            answers: Deviations::new(),
             received: 0,
             late: 0,
             reordered: 0,
@@ -48,6 +56,8 @@ impl Tally {
     pub(super) fn add(&mut self, other: &Self) {
         self.latency.add(&other.latency);
         self.splits.add(&other.splits);
+        self.arrivals.add(&other.arrivals);
+        self.answers.add(&other.answers, 0);
         self.received += other.received;
         self.late += other.late;
         self.reordered += other.reordered;
@@ -71,6 +81,23 @@ pub(super) struct Answer {
     pub(super) read_wall_ns: u64,
 }
 
+/// What kernel timestamps are used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Splitting {
+    /// Nothing.
+    Nothing,
+    /// To split latencies.
+    Latency,
+    /// To compare arrivals with the schedule.
+    Schedule,
+}
+
+impl From<bool> for Splitting {
+    fn from(split: bool) -> Self {
+        if split { Self::Latency } else { Self::Nothing }
+    }
+}
+
 /// The receiving side of a flow.
 #[derive(Debug)]
 pub(super) struct Accounts<'a> {
@@ -79,7 +106,7 @@ pub(super) struct Accounts<'a> {
     sequence: Sequence,
     /// Answers to counted probes.
     answered: u64,
-    split: bool,
+    split: Splitting,
     late_after_ns: u64,
     waiting: VecDeque<(Answer, Sent)>,
 }
@@ -89,7 +116,7 @@ impl<'a> Accounts<'a> {
         slots: &'a Slots,
         tally: &'a Mutex<Tally>,
         window: usize,
-        split: bool,
+        split: Splitting,
         late_after_ns: u64,
     ) -> Self {
         let (sequence, waiting) = (Sequence::new(window), VecDeque::new());
@@ -119,15 +146,32 @@ impl<'a> Accounts<'a> {
     fn first(&mut self, answer: Answer, sent: Sent, reordered: bool) {
         self.answered += 1;
         let latency_ns = answer.read_ns.saturating_sub(sent.intended_ns);
-        let late = latency_ns > self.late_after_ns;
+        let (late, split) = (latency_ns > self.late_after_ns, self.split);
         self.with(|tally| {
             tally.received += 1;
-            tally.latency.record(latency_ns);
+            match split {
+                Splitting::Schedule => {
+                    tally.answers.record(difference(answer.read_ns, sent.intended_ns));
+                }
+                Splitting::Latency | Splitting::Nothing => tally.latency.record(latency_ns),
+            }
             tally.late += u64::from(late);
             tally.reordered += u64::from(reordered);
         });
-        if self.split {
-            self.waiting.push_back((answer, sent));
+        match self.split {
+            Splitting::Latency => self.waiting.push_back((answer, sent)),
+            Splitting::Schedule => self.arrived(&answer, sent),
+            Splitting::Nothing => {}
+        }
+    }
+
+    /// When the reflector received a probe, by its clock, after the time by this one.
+    fn arrived(&self, answer: &Answer, sent: Sent) {
+        if answer.turn.stamped && answer.read_wall_ns > 0 {
+            let wall = answer.read_wall_ns.saturating_sub(answer.read_ns);
+            let after_ns =
+                difference(answer.turn.arrived_ns, wall.saturating_add(sent.intended_ns));
+            self.with(|tally| tally.arrivals.record(after_ns));
         }
     }
 
@@ -211,7 +255,7 @@ mod tests {
     #[test]
     fn constructed_answers_are_counted() {
         let (slots, tally) = (sent(), Mutex::new(Tally::new()));
-        let mut accounts = Accounts::new(&slots, &tally, 16, true, 5_000);
+        let mut accounts = Accounts::new(&slots, &tally, 16, Splitting::Latency, 5_000);
         for number in [1, 2, 4, 5] {
             slots.stamped(number, 1_000 * (number + 1) + 15 + AHEAD);
         }
@@ -249,7 +293,7 @@ mod tests {
     #[test]
     fn a_timestamp_may_arrive_after_the_answer() {
         let (slots, tally) = (sent(), Mutex::new(Tally::new()));
-        let mut accounts = Accounts::new(&slots, &tally, 16, true, 5_000);
+        let mut accounts = Accounts::new(&slots, &tally, 16, Splitting::Latency, 5_000);
         accounts.answer(answer(1, 2_100));
         slots.stamped(1, 2_015 + AHEAD);
         accounts.answer(answer(2, 3_100));
@@ -262,7 +306,7 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_is_detected() {
         let (slots, tally) = (sent(), Mutex::new(Tally::new()));
-        let mut accounts = Accounts::new(&slots, &tally, 16, true, 5_000);
+        let mut accounts = Accounts::new(&slots, &tally, 16, Splitting::Latency, 5_000);
         slots.stamped(1, 2_015 + AHEAD + 500);
         accounts.answer(answer(1, 2_100));
         let unstamped = Answer { stamp_ns: None, ..answer(2, 3_100) };

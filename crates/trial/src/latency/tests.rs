@@ -28,6 +28,7 @@ fn plan(target: SocketAddr, transport: Transport, mode: Loop) -> LatencyPlan {
         late_after: Duration::from_secs(10),
         split: true,
         spin: false,
+        lead: None,
         cpus: None,
         options: SocketOptions::default(),
     }

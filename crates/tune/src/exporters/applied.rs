@@ -64,6 +64,7 @@ fn place(target: &Target) -> Target {
         Target::File(file) => (file.instance, file.cpus) = (None, None),
         Target::Nic(setting) => setting.instance = None,
         Target::Xdp(setting) => setting.instance = None,
+        Target::Qdiscs(setting) => setting.instance = None,
         Target::Thread(thread) => thread.cpus = None,
         _ => {}
     }

@@ -99,6 +99,10 @@ impl<'a> Setting<'a> {
                 "no other tool attaches its program: run 'nearpath tune plan' and 'apply' at boot"
                     .to_owned(),
             ),
+            Target::Qdiscs(_) => Err(
+                "the files of other tools hold no qdiscs: run 'nearpath tune plan' and 'apply' at boot"
+                    .to_owned(),
+            ),
             Target::Unit(_) => {
                 Err("use systemd to keep it: systemctl disable, or set-property without --runtime"
                     .to_owned())

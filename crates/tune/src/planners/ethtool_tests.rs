@@ -10,7 +10,7 @@ use nearpath_testing::trees::Machine;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// eth0 on node 1 with its interrupts on these CPUs, reporting everything that a good NIC does.
-fn host_with(affinities: &[&[u32]]) -> Host {
+pub(super) fn host_with(affinities: &[&[u32]]) -> Host {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(affinities)));
     let queues = u32::try_from(affinities.len()).unwrap();
     let nic = &mut host.nics[0];

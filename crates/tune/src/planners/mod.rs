@@ -35,6 +35,7 @@ mod reuseport;
 mod rings_and_coalescing;
 mod rps;
 mod rss;
+mod schedule;
 mod situation;
 mod sysctls;
 mod system;
@@ -51,6 +52,7 @@ pub use command_line::BootParameter;
 pub use hugepages::Hugepages;
 pub use mode::Mode;
 pub use napi::Napi;
+pub use schedule::{Schedule, ScheduleRule};
 pub use situation::Request;
 pub(crate) use situation::version;
 pub use system::System;
@@ -78,6 +80,7 @@ pub const PLANNERS: &[Planner] = &[
     channels::PLANNER,
     rings_and_coalescing::PLANNER,
     priority::PLANNER,
+    schedule::PLANNER,
     nic_irqs::PLANNER,
     cpuset::PLANNER,
     thread_affinity::PLANNER,
@@ -199,6 +202,8 @@ mod ethtool_tests;
 mod mode_tests;
 #[cfg(test)]
 mod placement_tests;
+#[cfg(test)]
+mod schedule_tests;
 #[cfg(test)]
 mod tcp_tests;
 #[cfg(test)]

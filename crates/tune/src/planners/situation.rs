@@ -5,6 +5,7 @@ use super::command_line::BootParameter;
 use super::hugepages::Hugepages;
 use super::mode::{Division, Mode};
 use super::napi::Napi;
+use super::schedule::Schedule;
 use super::system::System;
 use super::traffic::Traffic;
 use super::workload::Workload;
@@ -38,6 +39,8 @@ pub struct Request {
     pub channels: Option<ChannelCount>,
     /// Classes of received packets with the CPU of each.
     pub priorities: Vec<(TrafficClass, CpuId)>,
+    /// How sent packets of some priorities are scheduled.
+    pub schedules: Vec<Schedule>,
     /// Whether the application is bound through the cpuset of its cgroup instead of per thread.
     pub cpuset: bool,
     /// Whether irqbalance is stopped instead of excluding interrupts from it.
@@ -112,6 +115,7 @@ impl<'a> Situation<'a> {
         if let Some(missing) = of_priorities.find(|&cpu| !host.topology.online.contains(cpu)) {
             return Err(TuneError::Refused(format!("CPUs that are not online: {missing}")));
         }
+        super::schedule::check(host, request)?;
         apart(request)?;
         isolation(host, request)?;
         let mut asked_by = BTreeMap::new();

@@ -83,6 +83,8 @@ mod tests {
             parent: "1:1".to_owned(),
             drops: Some(drops),
             backlog_packets: None,
+            overlimits: None,
+            scheduler: None,
         };
         let mut planned = |kind, drops, severity, length: &str| {
             host.nics[0].qdiscs = Some(vec![qdisc("mq", drops), qdisc(kind, drops)]);

@@ -7,8 +7,8 @@
 use super::units::ranges;
 use nearpath_model::shell::word;
 use nearpath_model::{
-    CpuSet, Ethtool, FileOf, PoolCounts, Proposal, ProposedChange, QueueFile, QueueId, SettingFile,
-    SocketProtocol, Target, UnitProperty, Value,
+    CpuSet, Ethtool, FileOf, PoolCounts, Proposal, ProposedChange, QdiscTree, QueueFile, QueueId,
+    SettingFile, SocketProtocol, Target, UnitProperty, Value,
 };
 use std::collections::BTreeSet;
 
@@ -199,6 +199,14 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
         Target::Ovs(setting) => match change.after.text() {
             Some(after) => setting.command(after),
             None => by_tune("its value is not text"),
+        },
+        Target::Qdiscs(setting) => match change.after.to_string().parse::<QdiscTree>() {
+            Ok(tree) => {
+                let tc = |words: Vec<String>| format!("tc {}", words.join(" "));
+                let all = tree.commands(&word(&setting.nic), false);
+                all.into_iter().map(tc).collect::<Vec<_>>().join("; ")
+            }
+            Err(()) => by_tune("its value is not a tree of qdiscs"),
         },
         Target::Memory(_) => by_tune("it moves pages in slices"),
         Target::Thread(_) => by_tune("it sets the affinity of one thread"),

@@ -4,6 +4,7 @@
 
 use super::histogram::bars;
 use super::table::{Table, left, right};
+use super::txtime::{findings, scheduled};
 use super::units::{percentage, printable, seconds};
 use super::{latency, line};
 use nearpath_trial::background::{BackgroundReport, Protocol};
@@ -25,6 +26,12 @@ pub fn latencies(report: &LatencyReport, with_histogram: bool, width: Option<usi
     line!(out, "{}", title(report));
     line!(out, "{}", counts(report));
     line!(out);
+    if let Some(its) = &report.scheduled {
+        out.push_str(&scheduled(its));
+        out.push_str(&findings(&report.findings));
+        out.push_str(&rest(report));
+        return out;
+    }
     let (table, left_out) = table(report).render_within(width.unwrap_or(usize::MAX));
     out.push_str(&table);
     if !left_out.is_empty() {
@@ -34,16 +41,23 @@ pub fn latencies(report: &LatencyReport, with_histogram: bool, width: Option<usi
         let count = report.split.as_ref().map_or(0, |split| split.not_split);
         line!(out, "{count} of the answers could not be split");
     }
+    out.push_str(&rest(report));
+    if with_histogram {
+        line!(out);
+        line!(out, "round trip:");
+        out.push_str(&bars(report.received, report.histogram.iter().copied()));
+    }
+    out
+}
+
+/// The background load, and what is unknown.
+fn rest(report: &LatencyReport) -> String {
+    let mut out = String::new();
     for load in &report.load {
         line!(out, "{}", background(load));
     }
     for unknown in &report.unknown {
         line!(out, "unknown: {}: {}", printable(&unknown.fact), printable(&unknown.reason));
-    }
-    if with_histogram {
-        line!(out);
-        line!(out, "round trip:");
-        out.push_str(&bars(report.received, report.histogram.iter().copied()));
     }
     out
 }

@@ -42,6 +42,7 @@ mod timelines;
 mod trial;
 mod tune;
 mod tune_demo;
+mod txtime;
 mod units;
 mod unknown;
 mod verdict;

@@ -282,6 +282,8 @@ fn physical() -> Nic {
         parent: parent.into(),
         drops: Some(0),
         backlog_packets: Some(0),
+        overlimits: None,
+        scheduler: None,
     };
     nic.qdiscs = Some(vec![qdisc("mq", "root"), qdisc("fq_codel", "8001:1")]);
     for (i, queue) in nic.rx_queues.iter_mut().enumerate() {

@@ -10,6 +10,7 @@ pub(crate) mod netdev;
 #[cfg(test)]
 mod recorded;
 pub(crate) mod rtnetlink;
+pub(crate) mod schedulers;
 
 use attributes::{attribute, attributes, find, text_of, u16_of};
 use netlink_packet_core::{

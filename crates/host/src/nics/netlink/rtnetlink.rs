@@ -2,6 +2,7 @@
 
 use super::Connection;
 use super::attributes::{attributes, find, text_of, u16_of, u32_of};
+use super::schedulers;
 use nearpath_model::{IfIndex, Qdisc, XdpMode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -131,20 +132,26 @@ pub(crate) fn qdisc(payload: &[u8]) -> Option<(IfIndex, Qdisc)> {
             other => class(other),
         },
         drops: None,
+        overlimits: None,
         backlog_packets: None,
+        scheduler: None,
     };
+    let mut options = None;
     for (kind, value) in attributes(payload.get(TCMSG_BYTES..)?) {
         match kind {
             libc::TCA_KIND => qdisc.kind = text_of(value),
+            libc::TCA_OPTIONS => options = Some(value),
             // struct gnet_stats_queue: qlen, backlog in bytes, drops, requeues, overlimits
             libc::TCA_STATS2 => {
                 let queue = find(value, TCA_STATS_QUEUE).unwrap_or_default();
                 qdisc.backlog_packets = u32_of(queue);
                 qdisc.drops = queue.get(8..).and_then(u32_of).map(u64::from);
+                qdisc.overlimits = queue.get(16..).and_then(u32_of).map(u64::from);
             }
             _ => {}
         }
     }
+    qdisc.scheduler = options.and_then(|options| schedulers::scheduler(&qdisc.kind, options));
     Some((IfIndex(index), qdisc))
 }
 

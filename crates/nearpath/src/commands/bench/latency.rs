@@ -5,9 +5,12 @@ use super::{Sockets, target};
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::session::duration;
+use crate::session::{duration, latency};
 use anyhow::{Context, anyhow};
 use clap::Args;
+use nearpath_diagnose::{Evidence, diagnose};
+use nearpath_host::{Root, Wanted};
+use nearpath_model::{Finding, ScheduledTransmission};
 use nearpath_trial::latency::{
     Arrivals, LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, Progress, SIZE_MAX, SIZE_MIN,
     Transport, measure_latency,
@@ -22,6 +25,7 @@ EXAMPLES
   nearpath bench latency 10.0.0.2 --tcp --rate 5000 --poisson --for 60s
   nearpath bench latency 10.0.0.2 --ping-pong --cpus 2   closed loop: one probe at a time
   nearpath bench latency 10.0.0.2 --load tcp --load udp --load-rate 500M
+  nearpath bench latency 10.0.0.2 --txtime=20ms --priority 3   by ETF or taprio, against the schedule
   nearpath bench latency '[fd00::2]:7000' --size 1400 --dscp 46 --priority 3
   nearpath bench latency 10.0.0.2 --json | jq '.percentiles, .split.wire.percentiles'
 
@@ -87,6 +91,11 @@ pub(super) struct Latency {
     /// Busy-wait for send times: uses a whole CPU, but sends on time
     #[arg(long, help_heading = "Measurement")]
     spin: bool,
+    /// Hand each probe over this long before its time, and let qdiscs send it then (SO_TXTIME)
+    #[arg(long, value_name = "LEAD", num_args = 0..=1, require_equals = true, default_missing_value = "20ms")]
+    #[arg(value_parser = latency, conflicts_with_all = ["tcp", "ping_pong", "no_split", "histogram"])]
+    #[arg(help_heading = "Measurement")]
+    txtime: Option<Duration>,
     #[command(flatten)]
     load: Load,
     #[command(flatten)]
@@ -103,6 +112,7 @@ impl Latency {
         let mut report = measure_latency(&plan, self.interval, &should_continue, &mut each)
             .context("cannot measure")?;
         report.load = loading.finish(interrupt.happened());
+        report.findings = report.scheduled.as_ref().map(findings).transpose()?.unwrap_or_default();
         if interrupt.happened() {
             say("stopped early by a signal");
         }
@@ -138,8 +148,22 @@ impl Latency {
             late_after: self.late_after,
             split: !self.no_split,
             spin: self.spin,
+            lead: self.txtime,
             cpus: self.sockets.cpus.clone(),
             options: self.sockets.options(),
         })
     }
+}
+
+/// The checks that scheduled transmission is evidence for.
+const CHECKS: [&str; 3] = ["etf_delta", "taprio_gates", "txtime_clock"];
+
+/// What is wrong with how this host schedules transmission.
+fn findings(measured: &ScheduledTransmission) -> anyhow::Result<Vec<Finding>> {
+    let host =
+        nearpath_host::read(&Root::live(), &Wanted::default()).context("cannot read the host")?;
+    let evidence = Evidence { txtime: Some(measured), ..Evidence::default() };
+    let mut found = diagnose(&host, None, evidence).findings;
+    found.retain(|finding| CHECKS.contains(&finding.check.as_str()));
+    Ok(found)
 }

@@ -4,6 +4,7 @@ use super::plan_dpdk::DpdkOptions;
 use crate::failure::{Failure, say};
 use crate::output;
 use crate::recorded::{self, Times};
+use crate::session::latency;
 use crate::source::Source;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
@@ -14,8 +15,8 @@ use nearpath_model::{
 };
 use nearpath_monitor::recording::{Replay, replay_of};
 use nearpath_tune::planners::{
-    BootParameter, ChannelCount, Hugepages, Mode, Napi, Request, System, Traffic, Workload, plan,
-    workloads,
+    BootParameter, ChannelCount, Hugepages, Mode, Napi, Request, Schedule, ScheduleRule, System,
+    Traffic, Workload, plan, workloads,
 };
 use nearpath_tune::steering;
 use nearpath_views::text;
@@ -47,6 +48,7 @@ EXAMPLES
   nearpath tune plan --goal isolation --app-cpus 4-15 --irq-cpus 0-3 --unit nginx
   nearpath tune plan --nic eth0 --port 443 --mode sq_split
   nearpath tune plan --nic eth0 --channels near
+  nearpath tune plan --nic eth0 --schedule 3:etf=5ms   priority 3 leaves at its SO_TXTIME
   nearpath tune plan --nic eth0 --priority 5:2   PCP 5 is received on CPU 2, all others elsewhere
   nearpath tune plan --nic eth0 --hugepages 2M:512    on the node of eth0
   nearpath tune plan --hugepages 2M:0:512,1:0 --sysctl kernel.numa_balancing=0
@@ -95,6 +97,10 @@ pub struct PlanOptions {
     /// repeatable
     #[arg(long, value_name = "PCP:CPU", value_parser = priority, alias = "vlan-priority")]
     priority: Vec<(TrafficClass, CpuId)>,
+    /// Sent packets of this priority (SO_PRIORITY) get a transmit queue and a rule: etf=DELTA, gate=OPEN/CYCLE or
+    /// cbs=KBIT, with ',offload' by the NIC; needs --nic; repeatable
+    #[arg(long, value_name = "PRIORITY:RULE", value_parser = schedule)]
+    schedule: Vec<Schedule>,
     /// Explain for each other sysctl found in tuning guides why it is not changed
     #[arg(long)]
     reasons: bool,
@@ -254,6 +260,7 @@ impl PlanOptions {
             traffic,
             channels: self.channels,
             priorities: self.priority.clone(),
+            schedules: self.schedule.clone(),
             cpuset: self.cpuset,
             stop_irqbalance: self.stop_irqbalance,
             napi: self.napi.map(Into::into),
@@ -409,4 +416,66 @@ fn priority(text: &str) -> Result<(TrafficClass, CpuId), String> {
         "expected PCP:CPU with a priority from 0 to 7, dscpN:CPU, or ADDRESS:CPU, e.g. 5:2, dscp46:2, 10.0.0.1:2, [fd00::1]:2"
             .to_owned()
     })
+}
+
+fn schedule(text: &str) -> Result<Schedule, String> {
+    let parse = || {
+        let (priority, rule) = text.split_once(':')?;
+        let (rule, offload) =
+            rule.strip_suffix(",offload").map_or((rule, false), |rule| (rule, true));
+        let ns = |text: &str| u32::try_from(latency(text).ok()?.as_nanos()).ok();
+        let rule = match rule.split_once('=')? {
+            ("etf", delta) => ScheduleRule::Etf { delta_ns: i32::try_from(ns(delta)?).ok()? },
+            ("gate", times) => {
+                let (open, cycle) = times.split_once('/')?;
+                let (open_ns, cycle_ns) = (ns(open)?, ns(cycle)?);
+                (open_ns < cycle_ns).then_some(ScheduleRule::Gate { open_ns, cycle_ns })?
+            }
+            ("cbs", rate) => {
+                let kbit_s = rate.parse().ok().filter(|&kbit: &i32| kbit > 0)?;
+                ScheduleRule::Rate { kbit_s }
+            }
+            _ => return None,
+        };
+        let priority = priority.parse().ok().filter(|&priority: &u8| priority < 16)?;
+        Some(Schedule { priority, rule, offload })
+    };
+    parse().ok_or_else(|| {
+        "expected PRIORITY:RULE with a priority from 0 to 15, e.g. 3:etf=5ms, 3:gate=300us/1ms, 3:cbs=20000 (kbit/s), \
+         3:etf=300us,offload"
+            .to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_are_parsed() {
+        let rule = |text| schedule(text).map(|its| (its.priority, its.rule, its.offload));
+        let etf = ScheduleRule::Etf { delta_ns: 5_000_000 };
+        assert_eq!(rule("3:etf=5ms"), Ok((3, etf, false)));
+        assert_eq!(rule("15:etf=5ms,offload"), Ok((15, etf, true)));
+        let gate = ScheduleRule::Gate { open_ns: 300_000, cycle_ns: 1_000_000 };
+        assert_eq!(rule("0:gate=300us/1ms"), Ok((0, gate, false)));
+        assert_eq!(rule("2:cbs=20000"), Ok((2, ScheduleRule::Rate { kbit_s: 20_000 }, false)));
+        for text in [
+            "",
+            "3",
+            "3:etf",
+            "16:etf=5ms",
+            "-1:etf=5ms",
+            "3:etf=5",
+            "3:etf=10s",
+            "3:gate=1ms/1ms",
+            "3:gate=1ms",
+            "3:cbs=0",
+            "3:cbs=20m",
+            "3:fq=1",
+            "3:etf=5ms,hw",
+        ] {
+            assert!(schedule(text).is_err(), "{text}");
+        }
+    }
 }

@@ -198,6 +198,7 @@ impl Probe {
             late_after: LATE_AFTER,
             split: false,
             spin: spare.len() >= threads,
+            lead: None,
             cpus: (!spare.is_empty()).then(|| spare.clone()),
             options: SocketOptions::default(),
         })))

@@ -150,6 +150,7 @@ impl Application<'_> {
             late_after: Duration::from_secs(1),
             split: false,
             spin: false,
+            lead: None,
             cpus: None,
             options: SocketOptions::default(),
         };
