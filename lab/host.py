@@ -31,6 +31,11 @@ PATIENCE_S = 120.0
 BOOTS = ["-accel", "tcg,thread=single"]
 RUNS = ["-accel", "tcg,thread=multi"]
 
+# A clock is compared with this machine's for so many seconds, and may differ by this share: the answers of a
+# busy guest take time as well.
+CLOCK_S = 3.0
+CLOCK_SHARE = 0.1
+
 # A guest with a stuck CPU ends, so that its test fails immediately instead of waiting. (On a busy machine,
 # emulation loses an inter-processor interrupt once in some hundred tests, and then one CPU waits for
 # another forever.) Twice the threshold, in seconds, counts as stuck: longer than a busy machine pauses.
@@ -278,6 +283,7 @@ def snapshot(machine: Machine) -> Path:
         empty = empty_payload(path)
         with Host.boot(machine, path, path / "disk", empty) as host:
             _assert_reachable(host)
+            _assert_clock(host)
             host.save(path / "state")
         empty.unlink()
 
@@ -293,6 +299,21 @@ def snapshot(machine: Machine) -> Path:
             build(path)
 
     return cache.artifact(f"snapshot-{machine.name}", inputs, build_twice)
+
+
+def _assert_clock(host: Host) -> None:
+    """Checks the speed of the host's clock. The kernel determines that of its TSC at boot, and is wrong by up to a
+    factor where the machine below stands still meanwhile; all that restores this state would inherit it."""
+
+    def clocks() -> tuple[float, float]:
+        there = float(host.check("date +%s.%N"))
+        return there, time.monotonic()
+
+    there, here = clocks()
+    time.sleep(CLOCK_S)
+    later_there, later_here = clocks()
+    speed = (later_there - there) / (later_here - here)
+    assert abs(speed - 1) < CLOCK_SHARE, f"its clock has {speed:.2f} times the speed of this machine's"
 
 
 def _assert_reachable(host: Host) -> None:
