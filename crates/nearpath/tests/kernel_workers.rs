@@ -172,7 +172,7 @@ fn a_killed_process_is_gone() {
     assert_eq!(before["processes"].as_array().unwrap().len(), 1, "{before}");
     assert_eq!(after["processes"], serde_json::json!([]), "{after}");
     assert!(!after["unknown"].to_string().contains("dpdk"), "{after}");
-    assert!(document(&text, "== text\n").starts_with("no workers"), "{text}");
+    assert!(document(&text, "== text\n").starts_with("0 workers in 0 processes"), "{text}");
 }
 
 /// A switch whose packets all pass the kernel has no threads that poll, which is no unknown fact.
