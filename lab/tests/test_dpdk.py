@@ -158,3 +158,33 @@ def test_a_plan_takes_workers_away_from_a_task_that_disturbs_them(host: Host) ->
     # The task takes half of the CPU.
     assert disturbed["waited_percent"] > 25 > spared["waited_percent"], report
     assert disturbed["involuntary_switches_per_s"] > 2 * spared["involuntary_switches_per_s"], report
+
+
+@lab(
+    kernels=("6.12",),
+    topology=dpdk.TWO_NODES,
+    nics=(Nic("igb", node=0), Nic("igb", node=1), Nic("vmxnet3", node=1)),
+    variant="dpdk",
+    iommu=True,
+)
+def test_a_worker_whose_cpu_goes_offline_floats(host: Host) -> None:
+    """The kernel then lets it run anywhere, which is seen, found, and not planned."""
+    dpdk.reserve_hugepages(host)
+    gone, kept = dpdk.TWO_NODES.cpus_of(1)
+    eal = f"--no-pci --lcores 0@{FAR},1@{gone} --main-lcore 0 --socket-mem 0,192 --vdev=net_null0 --vdev=net_null1"
+    testpmd = dpdk.start_testpmd(host, eal, "--total-num-mbufs=8192")
+    host.write(f"/sys/devices/system/cpu/cpu{gone}/online", b"0")
+    (process,) = dpdk.workers(host)["processes"]
+    (worker,) = (worker for worker in process["workers"] if worker["lcore"] == 1)
+    status = host.check(f"grep Cpus_allowed_list /proc/{testpmd.pid}/task/{worker['tid']}/status")
+    assert worker["cpus"] == status.split()[1] != str(gone)
+    found = json.loads(host.check("nearpath diagnose --measure workers --for 2s --json", dpdk.PATIENCE_S))["findings"]
+    floating = [finding["title"] for finding in found if finding["check"] == "worker_floating"]
+    assert len(floating) == 1 and "lcore 1 floats" in floating[0], found
+    plan = json.loads(host.check(f"nearpath tune plan --dpdk testpmd --nic {dpdk.pci_address(host, 'nic1')} --json"))
+    assert gone not in [worker["cpu"] for worker in plan["workers"]] and kept in [w["cpu"] for w in plan["workers"]]
+    # Once the CPU is back, the thread still floats: the kernel has forgotten where it was.
+    host.write(f"/sys/devices/system/cpu/cpu{gone}/online", b"1")
+    (process,) = dpdk.workers(host)["processes"]
+    assert [w["cpus"] for w in process["workers"] if w["lcore"] == 1] != [str(gone)]
+    dpdk.stop_testpmd(host, testpmd)

@@ -37,7 +37,7 @@ pub use counters::{
     read_softnet,
 };
 pub use dma::{memory_is_for_devices, memory_must_stay};
-pub use net_threads::{RunDelay, run_delay, run_delays, softirq_threads};
+pub use net_threads::{RunDelay, run_delay, run_delays, softirq_threads, vhost_threads};
 pub use netns::{NetnsRef, current_netns, in_netns};
 pub use nics::napi::{NapiInstances, napi_parameter};
 pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics};

@@ -63,6 +63,16 @@ fn vhost_workers(root: &Root, notes: &mut Notes, pids: &[u32], most: usize) -> V
     workers
 }
 
+/// The vhost workers of a process: its own threads, or before 6.4 kernel threads with its id in their name.
+pub fn vhost_threads(root: &Root, pid: u32) -> Vec<NetThread> {
+    let mut threads = vhost_workers(root, &mut Notes::default(), &[pid], MAX_NAMES);
+    let own = format!("{VHOST}{pid}");
+    let pids = processes::pids(root).unwrap_or_default();
+    let kernel = pids.into_iter().filter(|pid| processes::comm(root, *pid).is_ok_and(|c| c == own));
+    threads.extend(kernel.map(|pid| read_one(root, pid, None, &own)));
+    threads
+}
+
 /// The ksoftirqd of each CPU: its process id.
 pub fn softirq_threads(root: &Root) -> BTreeMap<u32, u32> {
     let thread = |pid: u32| {
@@ -120,6 +130,28 @@ fn read_one(root: &Root, pid: u32, process: Option<u32>, comm: &str) -> NetThrea
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn vhost_threads_are_of_the_process_or_of_the_kernel() {
+        let dir = tempfile::tempdir().unwrap();
+        // Of the process itself, of another process, of the kernel for it, and for another.
+        let names = [
+            ("7/task/7", "vhost-7"),
+            ("7/task/8", "vhost-7"),
+            ("9/task/10", "vhost-9"),
+            ("20", "vhost-7"),
+            ("21", "vhost-77"),
+            ("7", "dpdk-testpmd"),
+        ];
+        for (folder, comm) in names {
+            let folder = dir.path().join("proc").join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("comm"), format!("{comm}\n")).unwrap();
+        }
+        let threads = vhost_threads(&Root::tree(dir.path()).unwrap(), 7);
+        let ids: Vec<_> = threads.iter().map(|thread| (thread.pid, thread.process)).collect();
+        assert_eq!(ids, [(8, Some(7)), (20, None)]);
+    }
 
     #[test]
     fn times_and_cpus_of_the_threads() {

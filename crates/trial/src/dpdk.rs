@@ -1,94 +1,55 @@
-//! Comparison of an application on DPDK with the CPUs of a plan and without: loss and latency of a probe that goes
-//! through it, packets that its ports missed, and what disturbed each worker.
+//! Comparison of an application on DPDK with the CPUs of a plan and without, idle and overloaded: loss and latency of a
+//! probe that goes through it, its bandwidth, packets that its ports missed, and what disturbed each worker.
 //!
-//! Input: readings of the application before and after each block, and the block's probes. Output: a table.
+//! Input: readings of the application before and after each block, what was observed meanwhile, and the block's probes.
+//! Output: a table.
+
+mod disturbance;
+mod reading;
 
 use crate::scenarios::{Measured, Scenario, results};
-use nearpath_host::parse::parse_interrupts;
-use nearpath_host::{Root, run_delay, workers};
-use nearpath_model::{Comparison, CpuId, CpuSet, PollingRole};
+use disturbance::{disturbances, vhost};
+use nearpath_model::{Comparison, CpuSet, WorkerCpu};
+pub use reading::{DpdkReading, read_application};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 /// Version of the JSON form of [`DpdkScenariosReport`].
 pub const DPDK_SCENARIOS_SCHEMA: u32 = 1;
-
-/// Counters of an application at a moment.
-#[derive(Debug, Clone)]
-pub struct DpdkReading {
-    at: Instant,
-    workers: Vec<WorkerCounts>,
-    imissed: Option<u64>,
-    rx_nombuf: Option<u64>,
-}
-
-#[derive(Debug, Clone)]
-struct WorkerCounts {
-    lcore: u32,
-    cpus: CpuSet,
-    /// Of the worker's CPUs.
-    interrupts: Option<u64>,
-    involuntary: Option<u64>,
-    waited_ns: Option<u64>,
-}
-
-/// Reads a process and its workers without the main lcore; `None` if it has none.
-pub fn read_application(root: &Root, pid: u32) -> Option<DpdkReading> {
-    let process = workers::read(root).processes.into_iter().find(|process| process.pid == pid)?;
-    let interrupts = interrupts_by_cpu(root);
-    let sum = |of: fn(&nearpath_model::PollingPort) -> Option<u64>| {
-        process.ports.iter().map(of).sum::<Option<u64>>().filter(|_| !process.ports.is_empty())
-    };
-    let counts = |worker: &nearpath_model::PollingWorker| {
-        let (tid, cpus) = (worker.tid?, worker.cpus.clone()?);
-        let of_cpus =
-            |by_cpu: &BTreeMap<CpuId, u64>| cpus.iter().filter_map(|cpu| by_cpu.get(&cpu)).sum();
-        Some(WorkerCounts {
-            lcore: worker.lcore,
-            interrupts: interrupts.as_ref().map(of_cpus),
-            involuntary: involuntary(root, pid, tid),
-            waited_ns: run_delay(root, pid, tid).map(|delay| delay.ns),
-            cpus,
-        })
-    };
-    let polling = process.workers.iter().filter(|worker| worker.role != PollingRole::Main);
-    let workers: Vec<WorkerCounts> = polling.filter_map(counts).collect();
-    let (imissed, rx_nombuf) = (sum(|port| port.imissed), sum(|port| port.rx_nombuf));
-    (!workers.is_empty()).then(|| DpdkReading { at: Instant::now(), workers, imissed, rx_nombuf })
-}
-
-/// All interrupts by CPU, those of devices and of the architecture.
-fn interrupts_by_cpu(root: &Root) -> Option<BTreeMap<CpuId, u64>> {
-    let found = parse_interrupts(&root.read("/proc/interrupts").ok()?).ok()?;
-    let counts =
-        found.irqs.iter().map(|irq| &irq.counts).chain(found.arch.iter().map(|irq| &irq.counts));
-    let mut by_cpu: BTreeMap<CpuId, u64> = BTreeMap::new();
-    for (cpu, count) in counts.flatten() {
-        let sum = by_cpu.entry(*cpu).or_default();
-        *sum = sum.saturating_add(*count);
-    }
-    Some(by_cpu)
-}
-
-/// `nonvoluntary_ctxt_switches` of a thread (fs/proc/array.c): another task took its CPU.
-fn involuntary(root: &Root, pid: u32, tid: u32) -> Option<u64> {
-    let status = root.text(&format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"))?;
-    line.trim().parse().ok()
-}
 
 /// A block: its probes, and the application before and after it.
 #[derive(Debug, Clone)]
 pub struct DpdkBlock {
     /// Whether the application had the CPUs of the plan.
     pub is_planned: bool,
+    /// Whether it ran overloaded.
+    pub is_overloaded: bool,
     /// The probes.
     pub measured: Measured,
+    /// Bits per second of a TCP stream after the probes; `None`: not measured.
+    pub bits_per_s: Option<f64>,
     /// Counters before.
     pub before: DpdkReading,
     /// Counters after.
     pub after: DpdkReading,
+    /// What ran on the workers' CPUs; `None` if that could not be observed.
+    pub observed: Option<Observed>,
+}
+
+/// What ran on the workers' CPUs during a block.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// Length of the observation.
+    pub seconds: f64,
+    /// The CPUs.
+    pub cpus: Vec<WorkerCpu>,
+}
+
+impl DpdkBlock {
+    /// Between its readings.
+    fn seconds(&self) -> f64 {
+        self.after.at.duration_since(self.before.at).as_secs_f64()
+    }
 }
 
 /// The application with the plan and without.
@@ -98,6 +59,9 @@ pub struct DpdkScenariosReport {
     pub schema: u32,
     /// The command.
     pub application: String,
+    /// The command that runs it overloaded; `None`: not compared.
+    #[serde(default)]
+    pub overloaded: Option<String>,
     /// Where probes go to, through the application.
     pub target: String,
     /// EAL's `--lcores` without the plan: the lowest CPUs.
@@ -119,6 +83,9 @@ pub struct DpdkScenariosReport {
 pub struct DpdkScenarioResult {
     /// `without_plan` or `with_plan`.
     pub scenario: DpdkScenario,
+    /// Whether the application ran overloaded.
+    #[serde(default)]
+    pub is_overloaded: bool,
     /// Number of answers.
     pub count: u64,
     /// Probes without an answer.
@@ -131,12 +98,21 @@ pub struct DpdkScenarioResult {
     pub p99_of_blocks: Vec<u64>,
     /// The 99th percentile relative to that without the plan; `None` with fewer than four cycles.
     pub against_without_plan: Option<Comparison>,
+    /// Bits per second of a TCP stream through it, the mean of the blocks in which it was measured.
+    #[serde(default)]
+    pub bits_per_s: Option<f64>,
+    /// The same of each of these blocks, in order.
+    #[serde(default)]
+    pub bits_per_s_of_blocks: Vec<f64>,
     /// Packets that NICs dropped as a queue was full; `None` if no port counts them.
     pub imissed: Option<u64>,
     /// Packets dropped as no buffer was free.
     pub rx_nombuf: Option<u64>,
     /// What disturbed each worker.
     pub workers: Vec<DpdkDisturbance>,
+    /// The threads that move packets of virtio-user ports in the kernel; `None`: there are none.
+    #[serde(default)]
+    pub vhost: Option<DpdkVhost>,
 }
 
 /// A scenario.
@@ -162,10 +138,47 @@ pub struct DpdkDisturbance {
     pub involuntary_switches_per_s: Option<f64>,
     /// Share of the time in which it waited while another task had its CPU, in percent.
     pub waited_percent: Option<f64>,
+    /// Share of the time that the vhost threads of the application had its CPUs, in percent.
+    #[serde(default)]
+    pub vhost_percent: Option<f64>,
+    /// The tasks that had its CPUs longest.
+    #[serde(default)]
+    pub others: Vec<DpdkOther>,
 }
 
-/// The table.
+/// Tasks of one name on the CPUs of a worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DpdkOther {
+    /// Their name; `vhost` is any vhost thread.
+    pub name: String,
+    /// Share of the time that they had the CPUs, in percent.
+    pub percent: f64,
+}
+
+/// vhost threads of an application.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DpdkVhost {
+    /// How many.
+    pub threads: usize,
+    /// The CPUs on which they may run.
+    pub cpus: CpuSet,
+    /// Share of the time that they ran, of all together; may exceed 100.
+    pub ran_percent: Option<f64>,
+    /// Share of the time that they waited while another task had their CPU, of all together.
+    pub waited_percent: Option<f64>,
+}
+
+/// The table: without the plan and with it, then the same overloaded.
 pub fn dpdk_results(blocks: &[DpdkBlock]) -> Vec<DpdkScenarioResult> {
+    let load = |is_overloaded: bool| -> Vec<&DpdkBlock> {
+        blocks.iter().filter(|block| block.is_overloaded == is_overloaded).collect()
+    };
+    let loads = [false, true].map(load).into_iter().filter(|blocks| !blocks.is_empty());
+    loads.flat_map(|blocks| results_of_load(&blocks)).collect()
+}
+
+/// The rows of blocks with the same load.
+fn results_of_load(blocks: &[&DpdkBlock]) -> Vec<DpdkScenarioResult> {
     let of = |is_planned: bool| {
         if is_planned { Scenario::FullOptimisation } else { Scenario::NoBinding }
     };
@@ -174,110 +187,32 @@ pub fn dpdk_results(blocks: &[DpdkBlock]) -> Vec<DpdkScenarioResult> {
     let rows = results(&[of(false), of(true)], &measured);
     let row = |(row, is_planned): (crate::scenarios::ScenarioResult, bool)| {
         let blocks: Vec<&DpdkBlock> =
-            blocks.iter().filter(|block| block.is_planned == is_planned).collect();
+            blocks.iter().filter(|block| block.is_planned == is_planned).copied().collect();
         let sum = |of: fn(&DpdkReading) -> Option<u64>| {
             let more =
                 |block: &&DpdkBlock| Some(of(&block.after)?.saturating_sub(of(&block.before)?));
             blocks.iter().map(more).sum::<Option<u64>>()
         };
+        let bits: Vec<f64> = blocks.iter().filter_map(|block| block.bits_per_s).collect();
         DpdkScenarioResult {
             scenario: if is_planned { DpdkScenario::WithPlan } else { DpdkScenario::WithoutPlan },
+            is_overloaded: blocks.iter().any(|block| block.is_overloaded),
             count: row.count,
             lost: row.lost,
             percentiles: row.percentiles,
             max_ns: row.max_ns,
             p99_of_blocks: row.p99_of_blocks,
             against_without_plan: row.against_no_binding,
+            bits_per_s: (!bits.is_empty()).then(|| bits.iter().sum::<f64>() / bits.len() as f64),
+            bits_per_s_of_blocks: bits,
             imissed: sum(|reading| reading.imissed),
             rx_nombuf: sum(|reading| reading.rx_nombuf),
             workers: disturbances(&blocks),
+            vhost: vhost(&blocks),
         }
     };
     rows.into_iter().zip([false, true]).map(row).collect()
 }
 
-/// Sums over blocks, each of a process of its own, as rates.
-fn disturbances(blocks: &[&DpdkBlock]) -> Vec<DpdkDisturbance> {
-    let mut by_lcore: BTreeMap<u32, (CpuSet, f64, [Option<u64>; 3])> = BTreeMap::new();
-    for block in blocks {
-        let seconds = block.after.at.duration_since(block.before.at).as_secs_f64();
-        for after in &block.after.workers {
-            let before = block.before.workers.iter().find(|before| before.lcore == after.lcore);
-            let Some(before) = before else { continue };
-            let counts = |its: &WorkerCounts| [its.interrupts, its.involuntary, its.waited_ns];
-            let zero = (after.cpus.clone(), 0.0, [Some(0); 3]);
-            let (_, all, sums) = by_lcore.entry(after.lcore).or_insert(zero);
-            *all += seconds;
-            for ((sum, before), after) in sums.iter_mut().zip(counts(before)).zip(counts(after)) {
-                let more = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-                *sum = sum.zip(more).map(|(sum, more)| sum.saturating_add(more));
-            }
-        }
-    }
-    let result = |(lcore, (cpus, seconds, sums)): (u32, (CpuSet, f64, [Option<u64>; 3]))| {
-        let [interrupts, involuntary, waited] =
-            sums.map(|sum| sum.filter(|_| seconds > 0.0).map(|sum| sum as f64 / seconds));
-        DpdkDisturbance {
-            lcore,
-            cpus,
-            interrupts_per_s: interrupts,
-            involuntary_switches_per_s: involuntary,
-            waited_percent: waited.map(|ns_per_s| ns_per_s / 1e7),
-        }
-    };
-    by_lcore.into_iter().map(result).collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    fn reading(
-        at: Instant,
-        [interrupts, involuntary, waited]: [u64; 3],
-        imissed: u64,
-    ) -> DpdkReading {
-        let worker = WorkerCounts {
-            lcore: 1,
-            cpus: CpuSet::from_list("3").unwrap(),
-            interrupts: Some(interrupts),
-            involuntary: Some(involuntary),
-            waited_ns: Some(waited),
-        };
-        DpdkReading { at, workers: vec![worker], imissed: Some(imissed), rx_nombuf: None }
-    }
-
-    #[test]
-    fn rates_are_of_all_blocks_of_a_scenario() {
-        let start = Instant::now();
-        let end = start + Duration::from_secs(2);
-        let block = |is_planned: bool, more: u64| DpdkBlock {
-            is_planned,
-            measured: Measured {
-                sent: 10,
-                lost: more,
-                histogram: vec![(1000, 10 - more)],
-                ..Measured::default()
-            },
-            before: reading(start, [100, 5, 1_000], 7),
-            after: reading(end, [100 + 200 * more, 5 + more, 1_000 + 20_000_000 * more], 7 + more),
-        };
-        let [without, with] =
-            &dpdk_results(&[block(false, 2), block(true, 0), block(true, 0), block(false, 4)])[..]
-        else {
-            panic!()
-        };
-        assert_eq!((without.lost, without.imissed, without.rx_nombuf), (6, Some(6), None));
-        let worker = &without.workers[0];
-        assert_eq!(
-            (worker.interrupts_per_s, worker.involuntary_switches_per_s),
-            (Some(300.0), Some(1.5))
-        );
-        assert_eq!(worker.waited_percent, Some(3.0));
-        assert_eq!(
-            (with.lost, with.imissed, with.workers[0].waited_percent),
-            (0, Some(0), Some(0.0))
-        );
-    }
-}
+mod tests;

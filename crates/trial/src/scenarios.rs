@@ -74,8 +74,8 @@ impl Scenario {
 }
 
 /// The order of the blocks: each scenario twice a cycle, there and back.
-pub fn order(scenarios: &[Scenario], cycles: usize) -> Vec<Scenario> {
-    let cycle: Vec<Scenario> = scenarios.iter().chain(scenarios.iter().rev()).copied().collect();
+pub fn order<T: Copy>(scenarios: &[T], cycles: usize) -> Vec<T> {
+    let cycle: Vec<T> = scenarios.iter().chain(scenarios.iter().rev()).copied().collect();
     cycle.repeat(cycles)
 }
 

@@ -57,7 +57,11 @@ pub fn ask(path: &str) -> Result<OvsFacts, ReadError> {
     let until = Instant::now() + TIME;
     let mut stream = UnixStream::connect(path).map_err(|e| error(&e.to_string()))?;
     let mut call = |method: &str| text(&mut stream, method, until).map_err(|e| error(&e));
-    let text = call("dpif-netdev/pmd-rxq-show")?;
+    let text = match call("dpif-netdev/pmd-rxq-show") {
+        // Of no datapath in user space: all packets pass the kernel. Or of several.
+        Err(_) if call("dpctl/dump-dps").is_ok_and(|text| !has_user_space(&text)) => String::new(),
+        text => text?,
+    };
     let mut pmds = parse_queues(&text);
     let stats = call("dpif-netdev/pmd-stats-show").unwrap_or_default();
     let busy = parse_busy(&stats);
@@ -74,6 +78,12 @@ pub fn ask(path: &str) -> Result<OvsFacts, ReadError> {
     let version = call("version").ok();
     let version = version.and_then(|text| Some(text.lines().next()?.chars().take(80).collect()));
     Ok(OvsFacts { version, pmds })
+}
+
+/// Whether a datapath of `dump-dps`, `system@ovs-system` or `netdev@ovs-netdev`, is another than the kernel's.
+fn has_user_space(text: &str) -> bool {
+    let mut datapaths = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    datapaths.any(|datapath| !datapath.starts_with("system@"))
 }
 
 /// Calls a method of ovs-vswitchd, whose results are text.
@@ -217,6 +227,13 @@ pmd thread numa_id 1 core_id 4:
         assert_eq!((of(text).polls, of(text).empty_polls), (Some(38_282), Some(38_200)));
         assert!(parse_counts("  Iterations: 7\n").is_empty(), "of no thread");
         assert!(parse_queues("").is_empty() && parse_busy("processing cycles: x (y%)").is_empty());
+    }
+
+    #[test]
+    fn without_a_datapath_in_user_space_there_are_no_threads() {
+        assert!(!has_user_space("") && !has_user_space("system@ovs-system\n"));
+        assert!(has_user_space("system@ovs-system\nnetdev@ovs-netdev\n"));
+        assert!(has_user_space("dummy@ovs-dummy"));
     }
 
     #[test]

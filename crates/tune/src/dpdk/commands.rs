@@ -25,8 +25,8 @@ pub(super) fn eal(lcores: &str, nics: &[DpdkNic], pages: &[DpdkHugepages]) -> Ve
         option(&["--main-lcore", "0"], "the id of the master; new DPDK refuses --master-lcore"),
         option(
             &["--socket-mem", &socket_mem(pages)],
-            "MiB of hugepages by node, so that no pool is filled from another node; new DPDK calls it --numa-mem, and \
-             keeps this name",
+            "MiB of hugepages by node, so that no pool is filled from another node; in DPDK 25.11 an alias of \
+             --numa-mem, which 24.11 refuses",
         ),
     ];
     for nic in nics {

@@ -72,7 +72,7 @@ fn fewer(wanted: u32, count: u32, limit: u32, most: u32, is_dpvs: bool) -> Strin
     } else {
         "no more cores are free near the NIC"
     };
-    format!("{count} workers instead of {wanted}: {reason}")
+    format!("{count} worker{} instead of {wanted}: {reason}", if count == 1 { "" } else { "s" })
 }
 
 /// Workers for which each NIC has a queue, and whether there is one for KNI as well.

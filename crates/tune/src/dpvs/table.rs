@@ -157,8 +157,10 @@ impl<'a> Table<'a> {
                     check_rss(self.known(), name, problems);
                 }
                 if ports.slaves.contains(&id) {
+                    let mut of_workers = self.known().iter().flat_map(|e| &e.worker.ports);
+                    let named = of_workers.find(|port| port.name == *name);
                     problems.changed(
-                        *line,
+                        named.map(|port| port.line).or(*line),
                         "bond_slave_in_worker",
                         format!("{} is the slave of a bond: workers serve the bond", quoted(name)),
                         "name the bond in the workers",

@@ -98,8 +98,8 @@ pub(super) fn value(tokens: &[&[u8]]) -> Option<Vec<u8>> {
     if first != b"\"" {
         return Some(first.to_vec());
     }
-    // The last token is taken for the closing quote, whatever it is.
-    let (_, inside) = quoted.split_last()?;
+    // The last token is taken for the closing quote, whatever it is; the blank before it is not.
+    let (last, inside) = quoted.split_last()?;
     let mut value = Vec::new();
     for (i, token) in inside.iter().enumerate() {
         let is_after_word = i > 0 && inside.get(i - 1).is_some_and(|before| *before != b"\"");
@@ -107,6 +107,9 @@ pub(super) fn value(tokens: &[&[u8]]) -> Option<Vec<u8>> {
             value.push(b' ');
         }
         value.extend_from_slice(token);
+    }
+    if *last != b"\"" && inside.last().is_some_and(|before| *before != b"\"") {
+        value.push(b' ');
     }
     Some(value)
 }
@@ -201,6 +204,7 @@ mod tests {
         assert_eq!(value_of("type \"slave\"").as_deref(), Some("slave"));
         assert_eq!(value_of("name \"a b  c\"").as_deref(), Some("a b c"));
         assert_eq!(value_of("type \"slave").as_deref(), Some(""), "the last token is dropped");
+        assert_eq!(value_of("name \"a b").as_deref(), Some("a "), "but not the blank before it");
         assert_eq!(value_of("secret \"\"").as_deref(), Some(""));
         assert_eq!(value_of("type \""), None);
         assert_eq!(value_of("type"), None);

@@ -93,7 +93,7 @@ fn background(load: &BackgroundReport) -> String {
     out
 }
 
-fn bits_per_s(bits: f64) -> String {
+pub(super) fn bits_per_s(bits: f64) -> String {
     match bits {
         1e9.. => format!("{:.2} Gbit/s", bits / 1e9),
         1e6.. => format!("{:.1} Mbit/s", bits / 1e6),

@@ -6,7 +6,6 @@ use super::table::{Table, left, right};
 use super::units::{digits, percent, printable, seconds, signed_percentage};
 use super::{latency, line};
 use nearpath_model::{Comparison, Verdict};
-use nearpath_trial::dpdk::{DpdkScenario, DpdkScenariosReport};
 use nearpath_trial::scenarios::{ScenarioResult, ScenariosReport};
 
 /// What was compared, and the table.
@@ -32,83 +31,6 @@ pub fn scenarios(report: &ScenariosReport) -> String {
         line!(out, "note: {}", printable(note));
     }
     out
-}
-
-/// An application on DPDK with the plan and without: probes, then what disturbed each worker.
-pub fn dpdk_scenarios(report: &DpdkScenariosReport) -> String {
-    let mut out = String::new();
-    let (application, target) = (printable(&report.application), printable(&report.target));
-    line!(out, "application:   {application}, probed through it at {target}");
-    line!(out, "without plan:  --lcores {}", printable(&report.lcores_without_plan));
-    line!(out, "with plan:     --lcores {}", printable(&report.lcores_with_plan));
-    let blocks = report.cycles * 2;
-    line!(out, "blocks:        {blocks} of {} per scenario, alternating", seconds(report.block_s));
-    line!(out);
-    let mut table = Table::new(&[
-        left("SCENARIO"),
-        right("ANSWERS"),
-        right("LOST"),
-        right("P50"),
-        right("P99"),
-        right("MAX"),
-        right("IMISSED"),
-        right("NO BUFFER"),
-        left("P99 AGAINST NO PLAN").optional(),
-    ]);
-    let or_none = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
-    for row in &report.scenarios {
-        let deep =
-            |name: &str| row.percentiles.get(name).map(|&ns| latency(ns)).unwrap_or_default();
-        table.row([
-            dpdk_name(row.scenario).to_owned(),
-            row.count.to_string(),
-            row.lost.to_string(),
-            deep("50"),
-            deep("99"),
-            row.max_ns.map(latency).unwrap_or_default(),
-            or_none(row.imissed),
-            or_none(row.rx_nombuf),
-            row.against_without_plan.as_ref().map(difference).unwrap_or_default(),
-        ]);
-    }
-    out.push_str(&table.render());
-    line!(out);
-    let mut table = Table::new(&[
-        left("SCENARIO"),
-        right("LCORE"),
-        right("CPU"),
-        right("INTERRUPTS/S"),
-        right("INVOLUNTARY SWITCHES/S"),
-        right("WAITED FOR CPU"),
-    ]);
-    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
-    for row in &report.scenarios {
-        for worker in &row.workers {
-            table.row([
-                dpdk_name(row.scenario).to_owned(),
-                worker.lcore.to_string(),
-                worker.cpus.to_string(),
-                rate(worker.interrupts_per_s),
-                rate(worker.involuntary_switches_per_s),
-                worker.waited_percent.map_or("-".to_owned(), |share| format!("{share:.2}%")),
-            ]);
-        }
-    }
-    out.push_str(&table.render());
-    for (at, note) in report.notes.iter().enumerate() {
-        if at == 0 {
-            line!(out);
-        }
-        line!(out, "note: {}", printable(note));
-    }
-    out
-}
-
-fn dpdk_name(scenario: DpdkScenario) -> &'static str {
-    match scenario {
-        DpdkScenario::WithoutPlan => "without plan",
-        DpdkScenario::WithPlan => "with plan",
-    }
 }
 
 fn table(report: &ScenariosReport) -> String {
@@ -155,7 +77,7 @@ fn spread(row: &ScenarioResult) -> String {
     }
 }
 
-fn difference(compared: &Comparison) -> String {
+pub(super) fn difference(compared: &Comparison) -> String {
     let verdict = match compared.verdict {
         Verdict::Better => "better",
         Verdict::Worse => "worse",

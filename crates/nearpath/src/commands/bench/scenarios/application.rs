@@ -7,6 +7,9 @@ use nearpath_host::parse::parse_memory_maps;
 use nearpath_host::{NetnsRef, Root, in_netns};
 use nearpath_model::NodeId;
 use nearpath_model::memory::NodeBytes;
+use nearpath_trial::background::{
+    Background, BackgroundError, BackgroundReport, Loading, Protocol,
+};
 use nearpath_trial::latency::{
     Arrivals, LatencyPlan, Loop, SocketOptions, Transport, measure_latency,
 };
@@ -164,6 +167,23 @@ impl Application<'_> {
             histogram: report.histogram,
             ..Measured::default()
         })
+    }
+
+    /// Bits per second of a TCP stream to the target's iperf3 server, for the duration of a block.
+    pub(super) fn bandwidth(&self, interrupt: &Interrupt) -> anyhow::Result<f64> {
+        let load = Background::new(Protocol::Tcp, self.target.ip());
+        // Started and waited for by one thread, as the client ends with it.
+        let report = self.there(|| -> Result<BackgroundReport, BackgroundError> {
+            let loading = Loading::start(&load, self.duration)?;
+            let is_early = interrupt.wait(self.duration);
+            Ok(loading.finish(is_early))
+        })??;
+        match (report.carried, report.failure) {
+            (Some(carried), _) => Ok(carried.received_bits_per_s),
+            (None, failure) => {
+                Err(anyhow!(failure.unwrap_or("iperf3 reported nothing".to_owned())))
+            }
+        }
     }
 
     /// Runs in the namespace that probes are sent from.

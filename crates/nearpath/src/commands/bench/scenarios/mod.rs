@@ -109,6 +109,14 @@ pub(super) struct Scenarios {
     #[arg(long, value_name = "N", requires = "dpdk", default_value_t = 1, help_heading = "DPDK")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
+    /// After the probes of each block, also measure the bandwidth of a TCP stream, for as long; 'bench reflect'
+    /// must run with --load, and iperf3 be installed
+    #[arg(long, requires = "dpdk", help_heading = "DPDK")]
+    bandwidth: bool,
+    /// Also compare with this command, which runs the application overloaded; its words are separated by
+    /// blanks
+    #[arg(long, value_name = "COMMAND", requires = "dpdk", help_heading = "DPDK")]
+    overloaded: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
