@@ -2,7 +2,7 @@
 //! goes, and what steers packets from it. Shown as text and as JSON.
 
 use crate::text::irq_nodes;
-use nearpath_model::{CpuSet, Direction, Host, Irq, IrqNumber, Nic, NodeId, QueueId};
+use nearpath_model::{ByteLimit, CpuSet, Direction, Host, Irq, IrqNumber, Nic, NodeId, QueueId};
 use serde::Serialize;
 
 /// One queue of one NIC.
@@ -34,6 +34,8 @@ pub struct QueueRow {
     pub xps_cpus: Option<CpuSet>,
     /// Of a transmit queue: `xps_rxqs`.
     pub xps_rxqs: Option<Vec<QueueId>>,
+    /// Of a transmit queue: its byte queue limits, if its driver uses them.
+    pub byte_limit: Option<ByteLimit>,
 }
 
 /// All queues, by NIC, receive queues first, ascending.
@@ -48,6 +50,7 @@ pub fn queue_rows(host: &Host) -> Vec<QueueRow> {
         rows.extend(nic.tx_queues.iter().map(|queue| QueueRow {
             xps_cpus: queue.xps_cpus.clone(),
             xps_rxqs: queue.xps_rxqs.clone(),
+            byte_limit: queue.byte_limit,
             ..row(host, nic, Direction::Tx, queue.queue, queue.napi_id, queue.irq)
         }));
     }
@@ -77,6 +80,7 @@ fn row(
         rps_flow_cnt: None,
         xps_cpus: None,
         xps_rxqs: None,
+        byte_limit: None,
     }
 }
 
