@@ -179,6 +179,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         record_skip(item.nodeid, report.longrepr[2].removeprefix("Skipped: "))
 
 
+# For tests of nearpath's own that run in a guest: those that are left to `.ci/run` run as well (`require_ci`).
+EVERY_CASE = "CI=true"
+
+
 def skips_in_guest(host: Host, said: str) -> list[str]:
     """What tests of nearpath's own, run in a guest, say on standard error of those that are skipped on its kernel: a
     reason for each, noted as if the test had been skipped here."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab import Host
-from lab.fixtures import lab
+from lab.fixtures import EVERY_CASE, lab
 from lab.payload import payload_of_tests
 
 from .hosts import TWO_NODES
@@ -26,6 +26,6 @@ def payload(lab_here: None) -> Path:
 @pytest.mark.parametrize("cause", ["readers::a_lock_that_another_thread_holds"])
 def test_a_cause_is_named(host: Host, cause: str) -> None:
     host.run("modprobe -a veth")
-    status, out, err = host.run(["env", SCALE, TEST, "--exact", cause, "--nocapture"], timeout_s=300)
+    status, out, err = host.run(["env", EVERY_CASE, SCALE, TEST, "--exact", cause, "--nocapture"], timeout_s=300)
     print(out)
     assert status == 0, err

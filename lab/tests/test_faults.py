@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import EVERY_CASE, lab, lengthy
 from lab.payload import payload_of_tests
 
 from .hosts import IGB, TWO_NODES
@@ -54,7 +54,8 @@ def inject(host: Host, fault: str, rounds: int = ROUNDS) -> None:
     """Runs one of the program's tests; its figures are shown if it fails."""
     host.check("modprobe veth")
     status, out, err = host.run(
-        ["env", SCALE, f"NEARPATH_FAULT_ROUNDS={rounds}", TEST, "--exact", fault, "--nocapture"], timeout_s=300
+        ["env", EVERY_CASE, SCALE, f"NEARPATH_FAULT_ROUNDS={rounds}", TEST, "--exact", fault, "--nocapture"],
+        timeout_s=300,
     )
     print(out)
     assert status == 0, err

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lab import Host
-from lab.fixtures import lab, lengthy, representative, skips_in_guest, smoke
+from lab.fixtures import EVERY_CASE, lab, lengthy, representative, skips_in_guest, smoke
 from lab.payload import payload_of_tests
 
 from .hosts import IGB, TWO_NODES
@@ -337,7 +337,7 @@ def test_events_and_samples(host: Host) -> None:
     """What programs see of connections, with the hooks of each kernel."""
     host.run("modprobe -a veth")
     binary = "NEARPATH_BINARY=/usr/local/bin/nearpath"
-    test = f"{binary} {KERNEL_TEST} --exact {' '.join(SCENES_OF_EACH_KERNEL)} --nocapture --test-threads 1"
+    test = f"{EVERY_CASE} {binary} {KERNEL_TEST} --exact {' '.join(SCENES_OF_EACH_KERNEL)} --nocapture --test-threads 1"
     # Before Linux 5.11 maps count as locked memory.
     status, out, err = host.run(f"ulimit -l unlimited; {test}", timeout_s=400)
     print(out)
