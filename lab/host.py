@@ -35,6 +35,7 @@ RUNS = ["-accel", "tcg,thread=multi"]
 # busy guest take time as well.
 CLOCK_S = 3.0
 CLOCK_SHARE = 0.1
+CLOCK_TRIES = 3
 
 # A guest with a stuck CPU ends, so that its test fails immediately instead of waiting. (On a busy machine,
 # emulation loses an inter-processor interrupt once in some hundred tests, and then one CPU waits for
@@ -276,7 +277,8 @@ def snapshot(machine: Machine) -> Path:
         *_disks(Path(), Path()),
         machine.command_line,
     ]
-    inputs = (kernel.name, images.tools().path.name, machine.number, options)
+    # The limits of its clock are part of it: those of before were not compared.
+    inputs = (kernel.name, images.tools().path.name, machine.number, options, CLOCK_S, CLOCK_SHARE)
 
     def build(path: Path) -> None:
         overlay(kernel / "disk.ext4", path / "disk", "raw")
@@ -306,14 +308,21 @@ def _assert_clock(host: Host) -> None:
     factor where the machine below stands still meanwhile; all that restores this state would inherit it."""
 
     def clocks() -> tuple[float, float]:
+        asked = time.monotonic()
         there = float(host.check("date +%s.%N"))
-        return there, time.monotonic()
+        return there, (asked + time.monotonic()) / 2
 
-    there, here = clocks()
-    time.sleep(CLOCK_S)
-    later_there, later_here = clocks()
-    speed = (later_there - there) / (later_here - here)
-    assert abs(speed - 1) < CLOCK_SHARE, f"its clock has {speed:.2f} times the speed of this machine's"
+    def speed() -> float:
+        there, here = clocks()
+        time.sleep(CLOCK_S)
+        later_there, later_here = clocks()
+        return (later_there - there) / (later_here - here)
+
+    # An answer may be late; a wrong clock is wrong each time.
+    speeds = []
+    while not speeds or abs(speeds[-1] - 1) > CLOCK_SHARE:
+        assert len(speeds) < CLOCK_TRIES, f"its clock has {speeds} times the speed of this machine's"
+        speeds.append(round(speed(), 2))
 
 
 def _assert_reachable(host: Host) -> None:
