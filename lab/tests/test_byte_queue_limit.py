@@ -22,7 +22,8 @@ sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 while True:
     sender.sendto(bytes(100), (sys.argv[1], 9))
 """
-DIAGNOSE = "nearpath diagnose --for 5 --json >/root/found.json"
+# In one interval: at each, the kernel patches code that emulation may just execute (as in test_priorities).
+DIAGNOSE = "nearpath diagnose --for 5 --interval 10m --json >/root/found.json"
 
 
 def bounds(host: Host) -> list[int]:
