@@ -13,15 +13,17 @@ from . import dpdk
 NEAR, FAR = dpdk.TWO_NODES.cpus_of(1)[0], dpdk.TWO_NODES.cpus_of(0)[1]
 FRAMES = 200
 
-
-@ci
-@lab(
+on_dpdk_host = lab(
     kernels=("6.12",),
     topology=dpdk.TWO_NODES,
     nics=(Nic("igb", node=0), Nic("igb", node=1), Nic("vmxnet3", node=1)),
     variant="dpdk",
     iommu=True,
 )
+
+
+@ci
+@on_dpdk_host
 def test_testpmd_forwards_and_its_workers_are_shown(host: Host) -> None:
     """Whole NICs on vfio-pci, a worker on their node, the main lcore on the other."""
     dpdk.reserve_hugepages(host)
@@ -66,13 +68,7 @@ def test_virtual_functions_have_the_node_of_their_nic(host: Host) -> None:
 
 
 @representative
-@lab(
-    kernels=("6.12",),
-    topology=dpdk.TWO_NODES,
-    nics=(Nic("igb", node=0), Nic("igb", node=1), Nic("vmxnet3", node=1)),
-    variant="dpdk",
-    iommu=True,
-)
+@on_dpdk_host
 def test_a_pmd_of_open_vswitch_on_the_wrong_node_is_found_and_moved(host: Host) -> None:
     """Cross-node queues 1 -> 0, and after undoing the database is as before. The port's packets pass all along."""
     dpdk.reserve_hugepages(host)
@@ -115,13 +111,7 @@ def test_a_pmd_of_open_vswitch_on_the_wrong_node_is_found_and_moved(host: Host) 
     assert now == before
 
 
-@lab(
-    kernels=("6.12",),
-    topology=dpdk.TWO_NODES,
-    nics=(Nic("igb", node=0), Nic("igb", node=1), Nic("vmxnet3", node=1)),
-    variant="dpdk",
-    iommu=True,
-)
+@on_dpdk_host
 def test_a_plan_takes_workers_away_from_a_task_that_disturbs_them(host: Host) -> None:
     """A task is bound to the CPU on which EAL would put the worker. Probes go through testpmd all along."""
     dpdk.reserve_hugepages(host)
@@ -160,13 +150,7 @@ def test_a_plan_takes_workers_away_from_a_task_that_disturbs_them(host: Host) ->
     assert disturbed["involuntary_switches_per_s"] > 2 * spared["involuntary_switches_per_s"], report
 
 
-@lab(
-    kernels=("6.12",),
-    topology=dpdk.TWO_NODES,
-    nics=(Nic("igb", node=0), Nic("igb", node=1), Nic("vmxnet3", node=1)),
-    variant="dpdk",
-    iommu=True,
-)
+@on_dpdk_host
 def test_a_worker_whose_cpu_goes_offline_floats(host: Host) -> None:
     """The kernel then lets it run anywhere, which is seen, found, and not planned."""
     dpdk.reserve_hugepages(host)

@@ -4,11 +4,11 @@
 //! docs/recordings.md. Their Python is `NEARPATH_PYTHON`, or `python3`.
 
 use nearpath_monitor::recording::{Recorded, Recording, TABLES, Table};
-use nearpath_testing::{begin, require_bpf, skip};
+use nearpath_testing::{Running, begin, require_bpf, skip};
 use std::net::UdpSocket;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,7 +20,7 @@ fn now_us() -> i64 {
     i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap()
 }
 
-fn record(folder: &Path, sources: &str) -> Recorder {
+fn record(folder: &Path, sources: &str) -> Running {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
     command
         .args(["record", "--interval", "500ms", "--findings-interval", "1s", "--segment", "1500ms"])
@@ -28,7 +28,7 @@ fn record(folder: &Path, sources: &str) -> Recorder {
         .arg(folder)
         .env("NEARPATH_STATE_DIR", folder.parent().unwrap())
         .stdin(Stdio::null());
-    Recorder(begin(&mut command, "recording to"))
+    Running(begin(&mut command, "recording to"))
 }
 
 /// Sends datagrams to a port that nobody has, so many every 2 ms, until `stop`; returns the time of each.
@@ -52,25 +52,6 @@ struct Stops<'a>(&'a AtomicBool);
 impl Drop for Stops<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// A recorder that ends with its test.
-struct Recorder(Child);
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Recorder {
-    /// Ends it with SIGTERM.
-    fn end(mut self) {
-        let pid = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        assert!(self.0.wait().unwrap().success());
     }
 }
 

@@ -3,11 +3,11 @@
 //! A recorder runs, ends, and runs again; a socket overflows and a setting drifts in a known part of the first run. The judge of
 //! times and counts is who made them, and the kernel's own counters.
 
-use nearpath_testing::{begin, require_netns, require_program, wait_for};
+use nearpath_testing::{Running, begin, require_netns, require_program, wait_for};
 use serde_json::{Value, json};
 use std::net::UdpSocket;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 
@@ -38,23 +38,6 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         ip("link del npr0");
-    }
-}
-
-struct Recorder(Child);
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Recorder {
-    fn end(mut self) {
-        let pid = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        assert!(self.0.wait().unwrap().success());
     }
 }
 
@@ -96,7 +79,7 @@ impl Scene {
         (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
     }
 
-    fn record(&self, sources: &str) -> Recorder {
+    fn record(&self, sources: &str) -> Running {
         let recording = self.recording();
         let mut command = self.command(&["record", "--interval", "500ms"]);
         command.args([
@@ -108,7 +91,7 @@ impl Scene {
             "none",
         ]);
         command.args(["--source", sources, "-o", &recording]);
-        Recorder(begin(&mut command, "recording to"))
+        Running(begin(&mut command, "recording to"))
     }
 
     /// Changes a setting through nearpath's journal.

@@ -175,6 +175,15 @@ fn a_killed_process_is_gone() {
     assert!(document(&text, "== text\n").starts_with("0 workers in 0 processes"), "{text}");
 }
 
+/// Open vSwitch's database, for `$V COMMAND`.
+const OVS_DATABASE: &str = "
+    mkdir openvswitch
+    export OVS_RUNDIR=/run/openvswitch OVS_LOGDIR=/run OVS_DBDIR=/run
+    ovsdb-tool create conf.db /usr/share/openvswitch/vswitch.ovsschema || exit 1
+    ovsdb-server conf.db --remote=punix:/run/openvswitch/db.sock > db.txt 2>&1 &
+    V='timeout 10 ovs-vsctl --no-wait --db=unix:/run/openvswitch/db.sock'
+    until_ok $V init";
+
 /// A switch whose packets all pass the kernel has no threads that poll, which is no unknown fact.
 #[test]
 fn open_vswitch_without_a_datapath_in_user_space_has_no_workers() {
@@ -182,12 +191,7 @@ fn open_vswitch_without_a_datapath_in_user_space_has_no_workers() {
         return;
     }
     let script = format!(
-        "{UNTIL}
-        mkdir openvswitch
-        export OVS_RUNDIR=/run/openvswitch OVS_LOGDIR=/run OVS_DBDIR=/run
-        ovsdb-tool create conf.db /usr/share/openvswitch/vswitch.ovsschema || exit 1
-        ovsdb-server conf.db --remote=punix:/run/openvswitch/db.sock > db.txt 2>&1 &
-        until_ok timeout 10 ovs-vsctl --no-wait --db=unix:/run/openvswitch/db.sock init
+        "{UNTIL}{OVS_DATABASE}
         ovs-vswitchd unix:/run/openvswitch/db.sock --disable-system --pidfile > v.txt 2>&1 &
         until_ok ovs-appctl -t ovs-vswitchd version
         echo '== json'; $NEARPATH show workers --json || exit 1
@@ -210,13 +214,7 @@ fn open_vswitch_on_the_wrong_node_is_found() {
         return;
     }
     let script = format!(
-        "{UNTIL}
-        mkdir openvswitch
-        export OVS_RUNDIR=/run/openvswitch OVS_LOGDIR=/run OVS_DBDIR=/run
-        ovsdb-tool create conf.db /usr/share/openvswitch/vswitch.ovsschema || exit 1
-        ovsdb-server conf.db --remote=punix:/run/openvswitch/db.sock > db.txt 2>&1 &
-        V='timeout 10 ovs-vsctl --no-wait --db=unix:/run/openvswitch/db.sock'
-        until_ok $V init
+        "{UNTIL}{OVS_DATABASE}
         ovs-vswitchd unix:/run/openvswitch/db.sock --enable-dummy=override --disable-system \\
             --dummy-numa 0,0,0,0,1,1,1,1 --pidfile > v.txt 2>&1 &
         $V add-br br0 -- set bridge br0 datapath_type=dummy

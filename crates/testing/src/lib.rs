@@ -21,6 +21,7 @@ mod begin;
 pub mod calls;
 mod log;
 mod require;
+mod running;
 pub mod trees;
 pub mod veth;
 mod wait;
@@ -31,4 +32,5 @@ pub use require::{
     hosts_dir, lengthy, require_bpf, require_ci, require_kernel, require_lengthy, require_netns,
     require_program, require_root,
 };
+pub use running::Running;
 pub use wait::{PATIENCE, wait_for, with_blocks_long_enough};

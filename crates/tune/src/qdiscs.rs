@@ -8,7 +8,7 @@
 use crate::TuneError;
 use crate::files::Files;
 use crate::setting::{Dependents, Setting};
-use nearpath_host::{Root, Wanted};
+use nearpath_host::{Root, interface_qdiscs};
 use nearpath_model::{
     Direction, QdiscTree, Qdiscs, QueueFile, QueueId, Saved, SavedFile, SavedPart, SettingFile,
 };
@@ -86,14 +86,10 @@ impl Setting for QdiscsSetting<'_> {
     }
 
     fn read(&self) -> Result<Option<String>, TuneError> {
-        let host = nearpath_host::read(&Root::live(), &Wanted::default())?;
-        let Some(nic) = host.nics.iter().find(|nic| nic.name == self.target.nic) else {
-            return Ok(None);
-        };
-        let Some(qdiscs) = &nic.qdiscs else {
-            return Err(TuneError::kernel(self.name(), "the kernel does not list the qdiscs"));
-        };
-        Ok(Some(QdiscTree::of(qdiscs).map_or_else(|other| other, |tree| tree.to_string())))
+        let qdiscs = interface_qdiscs(&self.target.nic)
+            .map_err(|error| TuneError::kernel(format!("reading {}", self.target), error))?;
+        Ok(qdiscs
+            .map(|all| QdiscTree::of(&all).map_or_else(|other| other, |tree| tree.to_string())))
     }
 
     fn write(&self, value: &str) -> Result<(), TuneError> {

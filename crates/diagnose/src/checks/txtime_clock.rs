@@ -78,8 +78,10 @@ fn finding(nic: &Nic, kind: &str, clocks: &Clocks, offloaded: bool) -> Option<Fi
              by it.",
         );
     }
-    if let (true, Some(clock)) = (offloaded, clock) {
-        finding = finding.manual(format!("phc2sys -c /dev/ptp{} -s CLOCK_REALTIME -w", clock.phc));
+    // Without ptp4l, which knows it, the offset has to be given.
+    if let (true, Some(clock), ahead @ 1..) = (offloaded, clock, clocks.tai_offset_s) {
+        let command = format!("phc2sys -c /dev/ptp{} -s CLOCK_REALTIME -O {ahead}", clock.phc);
+        finding = finding.manual(command);
     }
     Some(finding)
 }

@@ -11,6 +11,7 @@ pub(crate) mod ioctl;
 mod irq_by_name;
 mod irq_names;
 mod kind;
+pub mod named;
 pub mod napi;
 pub(crate) mod netlink;
 pub(crate) mod ntuple;

@@ -93,7 +93,7 @@ pub struct Taprio {
     pub cycle_ns: i64,
     /// The gates, in order.
     pub gates: Vec<Gates>,
-    /// `TCA_TAPRIO_ATTR_FLAG_*`: 1 with the help of ETF, 2 by the NIC.
+    /// `TCA_TAPRIO_ATTR_FLAG_*`: 1 with the help of ETF, [`Taprio::FULL_OFFLOAD`].
     pub flags: u32,
     /// With flag 1: how long before its time a packet is given to the NIC, in nanoseconds.
     pub txtime_delay_ns: u32,
@@ -178,7 +178,7 @@ impl Scheduler {
         match self {
             Self::Mqprio(its) => its.offload,
             Self::Etf(its) => its.offload,
-            Self::Taprio(its) => its.flags & 2 != 0,
+            Self::Taprio(its) => its.flags & Taprio::FULL_OFFLOAD != 0,
             Self::Cbs(its) => its.offload,
         }
     }
@@ -218,6 +218,9 @@ impl Classes {
 }
 
 impl Taprio {
+    /// The flag `TCA_TAPRIO_ATTR_FLAG_FULL_OFFLOAD`: the NIC does it.
+    pub const FULL_OFFLOAD: u32 = 2;
+
     /// How long the gate of a class is open in a cycle, in nanoseconds.
     pub fn open_ns(&self, class: u8) -> u64 {
         self.gates

@@ -69,6 +69,7 @@ pub fn read_application(root: &Root, pid: u32) -> Option<DpdkReading> {
     let at = Instant::now();
     (!workers.is_empty()).then_some(DpdkReading { at, workers, vhost, imissed, rx_nombuf })
 }
+
 /// All interrupts by CPU, those of devices and of the architecture.
 fn interrupts_by_cpu(root: &Root) -> Option<BTreeMap<CpuId, u64>> {
     let found = parse_interrupts(&root.read("/proc/interrupts").ok()?).ok()?;

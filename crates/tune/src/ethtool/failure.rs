@@ -34,9 +34,7 @@ pub(super) fn answer<T>(
 
 /// Whether the thread's network namespace has an interface with this name.
 fn is_there(target: &NicSetting) -> bool {
-    let Ok(name) = std::ffi::CString::new(target.nic.as_str()) else { return false };
-    // SAFETY: the name ends with a zero.
-    unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
+    nearpath_host::interface_index(&target.nic).is_some()
 }
 
 /// Like [`refusal`], for a well-formed value: only the driver knows which values it accepts.

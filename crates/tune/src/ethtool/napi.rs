@@ -10,10 +10,8 @@
 use super::{NicSetting, failure};
 use crate::TuneError;
 use crate::setting::Setting;
-use nearpath_host::{NapiInstances, napi_parameter};
-use nearpath_model::IfIndex;
+use nearpath_host::{NapiInstances, interface_index, napi_parameter};
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fmt;
 use std::io;
 
@@ -85,23 +83,13 @@ impl fmt::Display for NapiValues {
 /// # Errors
 /// The kernel does not have them.
 pub(crate) fn instances(nic: &str) -> io::Result<Option<Vec<(u32, NapiValues)>>> {
-    let Some(index) = index_of(nic) else { return Ok(None) };
+    let Some(index) = interface_index(nic) else { return Ok(None) };
     let found = NapiInstances::open()?.of(index);
     let gone = |error: &io::Error| error.raw_os_error() == Some(libc::ENODEV);
     match found {
         Ok(found) => Ok(Some(found.into_iter().map(|(id, its)| (id, NapiValues(its))).collect())),
         Err(error) if gone(&error) => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// The index of an interface in the thread's network namespace.
-fn index_of(nic: &str) -> Option<IfIndex> {
-    let name = CString::new(nic).ok()?;
-    // SAFETY: the name ends with a zero.
-    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
-        0 => None,
-        index => Some(IfIndex(index)),
     }
 }
 

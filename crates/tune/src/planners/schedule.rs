@@ -24,9 +24,7 @@ pub(super) const PLANNER: Planner = Planner {
 
 /// Major number of the root qdisc.
 const MAJOR: u16 = 0x100;
-/// `TCA_TAPRIO_ATTR_FLAG_FULL_OFFLOAD`.
-const FULL_OFFLOAD: u32 = 2;
-/// Bytes of the longest frame on the wire, without preamble and gap, as in tc-cbs(8).
+/// Bytes that the longest frame takes on the wire, with a VLAN tag, preamble and gap: those of the example in tc-cbs(8).
 const FRAME_BYTES: i64 = 1_542;
 /// Speed of a link that does not say, in Mbit/s.
 const SPEED_MBPS: u64 = 1_000;
@@ -187,7 +185,7 @@ fn tree(nic: &Nic, asked: &[Schedule]) -> Result<QdiscTree, String> {
             base_time_ns: 0,
             cycle_ns,
             gates,
-            flags: if offload { FULL_OFFLOAD } else { 0 },
+            flags: if offload { Taprio::FULL_OFFLOAD } else { 0 },
             txtime_delay_ns: 0,
         }),
         None => Scheduler::Mqprio(Mqprio { classes, offload: false }),

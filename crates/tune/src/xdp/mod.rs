@@ -10,10 +10,9 @@ use crate::TuneError;
 use crate::files::Files;
 use crate::planners::version;
 use crate::setting::Setting;
-use nearpath_host::Root;
+use nearpath_host::{Root, interface_index};
 use nearpath_model::{ClassCpus, CpuId, CpuSet, XdpPriorities};
 use program::Found;
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -62,10 +61,7 @@ enum Attached {
 }
 
 fn index_of(nic: &str) -> Option<i32> {
-    let name = CString::new(nic).ok()?;
-    // SAFETY: the name ends with a zero.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    i32::try_from(index).ok().filter(|&index| index != 0)
+    i32::try_from(interface_index(nic)?.0).ok()
 }
 
 fn attached(index: i32) -> io::Result<Attached> {
