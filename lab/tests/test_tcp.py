@@ -110,10 +110,13 @@ SECONDS = 20
 RIGHT = 0.95
 
 
-# Losses limit CUBIC, which takes each for a sign of congestion, and not BBR, which paces what it sends.
+# Losses limit CUBIC, which takes each for a sign of congestion, and not BBR, which paces what it sends: the path does,
+# if it has a rate, or a send buffer that is small for it. Without a rate, BBR on a fast host comes to fill the 4 MiB
+# that `tcp_wmem` allows.
 LOSSY: list[Scene] = [
     {"qdisc": "netem delay 50ms loss 1%", "congestion": "cubic", "red": "congestion_window", "blue": "peer"},
-    {"qdisc": "netem delay 50ms loss 1%", "congestion": "bbr", "red": "path", "blue": "peer"},
+    {"qdisc": "netem delay 50ms loss 1% rate 20mbit", "congestion": "bbr", "red": "path", "blue": "peer"},
+    {"qdisc": "netem delay 50ms loss 1%", "congestion": "bbr", "sndbuf": 65536, "red": "send_buffer", "blue": "peer"},
 ]
 
 # What is lost at a policer was not queued: the RTT does not rise.

@@ -333,23 +333,30 @@ fn is_silent(info: &TcpInfo) -> bool {
 fn sending_limit(socket: &TcpSocket, info: &TcpInfo) -> TcpLimit {
     let gone = info.sacked.saturating_add(info.lost);
     let in_flight = info.unacked.saturating_sub(gone).saturating_add(info.retrans);
+    let is_full = socket.memory.is_some_and(|memory| {
+        f64::from(memory.send_queued) > FULL_SEND_BUFFER * f64::from(memory.send_limit)
+    });
     if info.notsent_bytes == 0 && in_flight < info.snd_cwnd {
         // It has sent all it has, and waits for the acknowledgement.
-        let is_full = socket.memory.is_some_and(|memory| {
-            f64::from(memory.send_queued) > FULL_SEND_BUFFER * f64::from(memory.send_limit)
-        });
         return match (is_full, fills_a_queue(info)) {
             (false, _) => TcpLimit::Application,
             (true, false) => TcpLimit::SendBuffer,
             (true, true) => TcpLimit::Path,
         };
     }
+    let in_window = u64::from(info.unacked) * u64::from(info.snd_mss);
     // Data waits although the congestion window has room: for its time to be sent (as with BBR), or in this host's queues.
     // For a third of the window the kernel waits until it can send larger segments (`tcp_tso_should_defer`).
     let has_room = u64::from(in_flight) * 3 < u64::from(info.snd_cwnd) * 2;
-    let in_window = u64::from(info.unacked) * u64::from(info.snd_mss);
-    if has_room && in_window + u64::from(info.snd_mss) <= u64::from(info.snd_wnd) {
-        return TcpLimit::Path;
+    let is_open = in_window + u64::from(info.snd_mss) <= u64::from(info.snd_wnd);
+    if has_room && is_open || paces_by_rate(socket) {
+        // It is sent at the rate at which it was delivered before: if most of a full buffer is in flight without a queue,
+        // at a buffer per round-trip time.
+        let is_in_flight = u64::from(info.notsent_bytes) < in_window;
+        return match is_full && is_in_flight && !has_queue(info) {
+            true => TcpLimit::SendBuffer,
+            false => TcpLimit::Path,
+        };
     }
     let was_reduced = info.snd_ssthresh < INFINITE_SSTHRESH && info.total_retrans > 0;
     match (has_queue(info), was_reduced) {
@@ -360,6 +367,13 @@ fn sending_limit(socket: &TcpSocket, info: &TcpInfo) -> TcpLimit {
         }
         _ => TcpLimit::Path,
     }
+}
+
+/// Whether its congestion control sends at the rate that it has measured, and not a window at a time. A window that BBR
+/// reduces after losses is no less than what is in flight, and its ssthresh is the bandwidth-delay product
+/// (`bbr_set_cwnd_to_recover_or_restore`, `bbr_check_drain`, net/ipv4/tcp_bbr.c).
+fn paces_by_rate(socket: &TcpSocket) -> bool {
+    socket.congestion.as_deref().is_some_and(|name| name.starts_with("bbr"))
 }
 
 /// Whether packets wait in a queue of the path: the round-trip time is well above its minimum.

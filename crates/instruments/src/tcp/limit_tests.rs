@@ -113,6 +113,34 @@ fn a_sender_is_limited_by_what_its_figures_say() {
     }
 }
 
+/// BBR sends at the rate that it measured: losses do not make it smaller, a send buffer does.
+#[test]
+fn a_sender_that_paces_is_limited_by_its_path_or_its_buffer() {
+    let bbr = |send_queued| {
+        let memory = SocketMemory { send_queued, send_limit: 100_000, ..SocketMemory::default() };
+        TcpSocket { congestion: Some("bbr".to_owned()), memory: Some(memory), ..socket() }
+    };
+    let lossy = TcpInfo { snd_mss: 1448, snd_ssthresh: 5, total_retrans: 30, ..sender() };
+    let room = TcpInfo { snd_cwnd: 100, unacked: 50, snd_wnd: 1_000_000, ..lossy };
+    for info in [lossy, room] {
+        // 10 or 50 segments are in flight.
+        let of = |unsent, send_queued, rtt| {
+            let info = TcpInfo { notsent_bytes: unsent, rtt, ..info };
+            limit(info, &bbr(send_queued), Late::default())
+        };
+        assert_eq!(
+            of(200_000, 90_000, 20_000),
+            Some(TcpLimit::Path),
+            "the buffer is larger than the path"
+        );
+        assert_eq!(of(10_000, 30_000, 20_000), Some(TcpLimit::Path), "the buffer has room");
+        assert_eq!(of(10_000, 90_000, 60_000), Some(TcpLimit::Path), "a queue");
+        assert_eq!(of(10_000, 90_000, 20_000), Some(TcpLimit::SendBuffer));
+    }
+    let cubic = TcpSocket { congestion: Some("cubic".to_owned()), ..bbr(90_000) };
+    assert_eq!(limit(lossy, &cubic, Late::default()), Some(TcpLimit::CongestionWindow));
+}
+
 #[test]
 fn a_late_cpu_explains_the_path_but_no_window() {
     let late = Late { softirq: Some(Lateness::Busy), reader: None };
