@@ -11,7 +11,7 @@ const DELIVERED: [&str; 4] =
     ["netif_receive_skb", "tcp_rcv_established", "sk_data_ready", "sched_waking"];
 
 /// Stages on the CPU of the reader.
-const READ: [&str; 3] = ["sched_switch", "skb_copy_datagram", "sock_recv"];
+pub(crate) const READ: [&str; 3] = ["sched_switch", "skb_copy_datagram", "sock_recv"];
 
 /// A process that is pinned to fewer CPUs than there are, and reads from the network.
 #[derive(Debug, Clone)]

@@ -46,7 +46,17 @@ pub(crate) fn of_loss(context: &Context<'_>, lost: u64, arrived: Option<u64>) ->
             Severity::Info
         };
     }
-    let rate = context.per_second(lost);
+    of_loss_rate(share, context.per_second(lost))
+}
+
+/// Packets that were followed until they were dropped; `arrived` is how many of the others came through.
+pub(crate) fn of_followed_loss(measurement: &Measurement, lost: u64, arrived: u64) -> Severity {
+    let rate = lost as f64 / measurement.observed_time_s().max(f64::MIN_POSITIVE);
+    of_loss_rate(ratio(lost, arrived.saturating_add(lost)), rate)
+}
+
+/// A share of packets lost, if it is known, and so many in each second.
+fn of_loss_rate(share: Option<f64>, rate: f64) -> Severity {
     let exceeds = |least_share: f64, least_rate: f64| {
         share.is_none_or(|share| share >= least_share) && rate >= least_rate
     };

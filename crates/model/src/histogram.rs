@@ -152,7 +152,8 @@ pub fn count_above(buckets: &[(usize, u64)], limit_ns: f64) -> f64 {
     buckets.iter().map(above).sum()
 }
 
-fn count(buckets: &[(usize, u64)]) -> f64 {
+/// The number of samples.
+pub fn count(buckets: &[(usize, u64)]) -> f64 {
     buckets.iter().fold(0u64, |sum, &(_, n)| sum.saturating_add(n)) as f64
 }
 

@@ -178,8 +178,8 @@ pub struct Timing {
     #[arg(long, value_name = "STAGE", value_delimiter = ',', value_parser = stage_names())]
     #[arg(hide_possible_values = true)]
     without: Vec<String>,
-    /// Explain packets slower than this [default: the slowest 1 in 10,000 of each span with at least that
-    /// many packets]
+    /// Explain packets slower than this [default: the slowest 1 in 10,000 of each span, and of those above
+    /// 1ms the slowest 20 per second]
     #[arg(long, value_name = "TIME", value_parser = latency)]
     slow: Option<Duration>,
     /// Count packets whose end-to-end time exceeds each of up to three limits, e.g. 1ms,10ms [default: that of

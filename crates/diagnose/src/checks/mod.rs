@@ -22,6 +22,7 @@ mod irqbalance_conflict;
 mod isolated_housekeeping;
 mod isolcpus_boot_cpu;
 mod ksoftirqd_starved;
+mod late_packets;
 mod latency_tail;
 mod listen_overflows;
 mod memory_policy;
@@ -102,6 +103,7 @@ pub const CHECKS: &[Check] = &[
     isolated_housekeeping::CHECK,
     isolcpus_boot_cpu::CHECK,
     ksoftirqd_starved::CHECK,
+    late_packets::CHECK,
     latency_tail::CHECK,
     listen_overflows::CHECK,
     memory_policy::CHECK,

@@ -5,9 +5,10 @@
 //!
 //! Rule: document 000 (a tail has a cause on the CPU that should have run the packet).
 
+use crate::counters::total;
 use crate::place::{allowed, spared};
 use crate::severity::LATE_NS;
-use crate::{Check, CheckOutcome, Context, severity, text};
+use crate::{Check, CheckOutcome, Context, readers, severity, text};
 use nearpath_model::{
     CpuSet, Culprit, Finding, IrqNumber, Measurement, Outlier, Proposal, ProposedChange,
     SettingFile, Share, ShareKind, Subject,
@@ -41,32 +42,64 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         }
         return outcome;
     }
-    let findings = measurement.budget_totals.iter().filter_map(|cause| {
-        let share = (cause.ns as f64 / slow.span_ns.max(1) as f64).min(1.0);
+    let share_of = |ns: u64| (ns as f64 / slow.span_ns.max(1) as f64).min(1.0);
+    let is_notable = |cause: &Share| {
         let notable = match cause.share {
             ShareKind::NetRxAhead => NOTABLE_AHEAD,
             _ => NOTABLE,
         };
-        (share >= notable).then(|| finding(context, measurement, cause, share)).flatten()
-    });
-    outcome.findings.extend(findings);
+        share_of(cause.ns) >= notable
+    };
+    let (notable, others): (Vec<&Share>, Vec<&Share>) =
+        measurement.budget_totals.iter().partition(|cause| is_notable(cause));
+    for cause in notable {
+        let found = finding(context, measurement, cause, &[], share_of(cause.ns));
+        outcome.findings.extend(found);
+    }
+    // Many that each had a little, as of a busy host.
+    for kind in CROWDS {
+        let crowd: Vec<&Share> = others
+            .iter()
+            .copied()
+            .filter(|cause| cause.share == kind && cause.who.is_some())
+            .collect();
+        let all = Share { share: kind, ns: total(crowd.iter().map(|cause| cause.ns)), who: None };
+        if crowd.len() > 1 && is_notable(&all) {
+            let found = finding(context, measurement, &all, &crowd, share_of(all.ns));
+            outcome.findings.extend(found);
+        }
+    }
     outcome
 }
 
+/// What several tasks or interrupts may do one after the other.
+const CROWDS: [ShareKind; 5] =
+    [ShareKind::Runqueue, ShareKind::Task, ShareKind::Disabled, ShareKind::Irq, ShareKind::Softirq];
+/// Those of a crowd that are named.
+const NAMED: usize = 3;
+
+/// A cause with its share of the slow packets' time; `crowd` are those that it is the sum of.
 fn finding(
     context: &Context<'_>,
     measurement: &Measurement,
     cause: &Share,
+    crowd: &[&Share],
     share: f64,
 ) -> Option<Finding> {
-    let (doing, hint) = words(cause)?;
+    let is_reader = is_reader_itself(measurement, cause);
+    let (doing, hint) = if is_reader { READER } else { words(cause)? };
     let name = match (&cause.who, cause.share) {
         (_, ShareKind::TcpGap) => "missing TCP segments".to_owned(),
         (_, ShareKind::Nic) => "the NIC".to_owned(),
         (Some(who), ShareKind::Qdisc | ShareKind::DeviceQueue) => queue(who, cause.share),
-        (Some(who), _) => name(who),
+        (Some(who), _) => name_of(who),
         (None, ShareKind::Stolen) => "the hypervisor".to_owned(),
         (None, ShareKind::Offline) => "a CPU".to_owned(),
+        (None, kind) if !crowd.is_empty() => match kind {
+            ShareKind::Irq => text::count(crowd.len() as u64, "interrupt"),
+            ShareKind::Softirq => "several softirqs".to_owned(),
+            _ => text::count(crowd.len() as u64, "task"),
+        },
         (None, _) => "packets ahead of them".to_owned(),
     };
     let cpus: CpuSet = outliers_of(measurement, cause).map(|outlier| outlier.cpu).collect();
@@ -88,7 +121,19 @@ fn finding(
     let late = late as f64 * share;
     let observed_s = measurement.observed_time_s();
     let severity = severity::of_tail(late, measurement.packets.started, observed_s);
-    let title = format!("Slow packets wait for {}{place}", name);
+    let on = cause.who.as_ref().and_then(|who| who.on.as_deref()).map(text::clean);
+    let title = match (cause.share, on.as_deref()) {
+        _ if is_reader => format!("Slow packets wait for their reader {name}, busy{place}"),
+        (ShareKind::Asleep, Some("stopped")) => {
+            format!("Slow packets wait for {name}, stopped by a signal")
+        }
+        (ShareKind::Asleep, Some("frozen")) => {
+            format!("Slow packets wait for {name}, frozen with its cgroup")
+        }
+        (ShareKind::Asleep, Some(on)) => format!("Slow packets wait for {name}, blocked in {on}"),
+        (ShareKind::Throttled, _) => format!("Slow packets wait for {name}, out of CPU quota"),
+        _ => format!("Slow packets wait for {name}{place}"),
+    };
     let seconds = cause.ns as f64 / 1e9 / observed_s.max(f64::MIN_POSITIVE);
     let mut finding = Finding::new(severity, title)
         .share(Some(share), "the time of slow packets")
@@ -99,6 +144,14 @@ fn finding(
             text::count(slow.seen, "slow packet"),
             name,
         ));
+    if !crowd.is_empty() {
+        let part = |one: &&Share| {
+            let who = one.who.as_ref().map_or_else(String::new, name_of);
+            format!("{who} {}", text::percent(one.ns as f64 / cause.ns.max(1) as f64))
+        };
+        let named: Vec<String> = crowd.iter().take(NAMED).map(part).collect();
+        finding = finding.evidence(format!("Of that, most had: {}.", named.join(", ")));
+    }
     if let Some(blocked) = cause.who.as_ref().and_then(blocked) {
         finding = finding.evidence(blocked);
     }
@@ -122,18 +175,36 @@ fn finding(
     if cause.share == ShareKind::Stolen {
         finding = finding.about([Subject::Hypervisor]);
     }
-    // A task that is kept from running should not be moved.
-    if matches!(
-        cause.share,
-        ShareKind::Task
-            | ShareKind::Disabled
-            | ShareKind::Runqueue
-            | ShareKind::Migration
-            | ShareKind::Irq
-    ) {
+    // A task that is kept from running should not be moved, nor a reader away from itself.
+    if !is_reader
+        && matches!(
+            cause.share,
+            ShareKind::Task
+                | ShareKind::Disabled
+                | ShareKind::Runqueue
+                | ShareKind::Migration
+                | ShareKind::Irq
+        )
+    {
         finding.changes.extend(cause.who.as_ref().and_then(|who| change(context, who, &cpus)));
     }
     Some(finding)
+}
+
+/// What a reader did, and what to do about it.
+const READER: (&str, &str) = (
+    "ran and did not return to read while packets waited in its socket",
+    "It takes longer for a packet than the next one takes to come: less work for each, several readers (SO_REUSEPORT, \
+     threads), or more at once (recvmmsg). perf top -p shows what it does.",
+);
+
+/// Whether the cause is the reader itself, busy with something else: of packets that have arrived in its socket, `task`
+/// is no other (docs/measuring.md, "Budgets").
+fn is_reader_itself(measurement: &Measurement, cause: &Share) -> bool {
+    let mut of = outliers_of(measurement, cause).peekable();
+    cause.share == ShareKind::Task
+        && of.peek().is_some()
+        && of.all(|outlier| readers::READ.contains(&outlier.to.as_str()))
 }
 
 /// The slow packets in whose budgets the cause is.
@@ -141,7 +212,8 @@ fn outliers_of<'a>(
     measurement: &'a Measurement,
     cause: &'a Share,
 ) -> impl Iterator<Item = &'a Outlier> {
-    let is_it = |part: &Share| part.share == cause.share && part.who == cause.who;
+    let is_it =
+        |part: &Share| part.share == cause.share && (part.who == cause.who || cause.who.is_none());
     measurement.outliers.iter().filter(move |outlier| outlier.budget.iter().any(is_it))
 }
 
@@ -163,7 +235,7 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
         ),
         ShareKind::Runqueue => (
             "ran while the reader was ready to",
-            "Give the reader a CPU of its own, or move this task to other CPUs.",
+            "Give the reader a CPU of its own, or move what had its CPU to others.",
         ),
         ShareKind::Irq => (
             "was served while packets waited",
@@ -231,7 +303,7 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
 }
 
 /// `backup (pid 4711, SCHED_FIFO 50)`, `interrupt 33`, `the softirq TIMER`.
-fn name(who: &Culprit) -> String {
+fn name_of(who: &Culprit) -> String {
     if let Some(irq) = who.irq {
         return format!("interrupt {irq}");
     }
@@ -263,7 +335,7 @@ fn queue(who: &Culprit, share: ShareKind) -> String {
 /// In what a reader was blocked, and what woke it.
 fn blocked(who: &Culprit) -> Option<String> {
     let on = who.on.as_deref().map(|on| format!("It was blocked in {}", text::clean(on)));
-    let by = who.woken_by.as_deref().map(|by| format!("{} woke it", name(by)));
+    let by = who.woken_by.as_deref().map(|by| format!("{} woke it", name_of(by)));
     match (on, by) {
         (Some(on), Some(by)) => Some(format!("{on}; {by}.")),
         (Some(one), None) | (None, Some(one)) => Some(format!("{one}.")),

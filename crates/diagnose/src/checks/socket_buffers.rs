@@ -1,8 +1,9 @@
 //! Packets dropped because the receive buffer of their socket was full.
 //!
-//! Input: the counters of UDP and TCP, and the drops of UDP sockets, over the interval when there is an earlier reading.
-//! Output: at most one finding for each protocol, which names the sockets where they are known. Full buffers without
-//! any of it are none: buffers that are never full do not become faster by being larger.
+//! Input: the counters of UDP and TCP, and the drops of UDP sockets, over the interval when there is an earlier reading;
+//! the drops of packets that were followed, which are those of all network namespaces. Output: at most one finding for
+//! each protocol, which names the sockets where they are known, and one for other namespaces. Full buffers without any
+//! of it are none: buffers that are never full do not become faster by being larger.
 //!
 //! Rules: document 000 (socket buffers), Documentation/networking/snmp_counter.rst,
 //! `__udp_enqueue_schedule_skb` of net/ipv4/udp.c, `tcp_try_rmem_schedule` and `tcp_prune_queue` of
@@ -10,9 +11,9 @@
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, Socket, SocketOwner, Sysctl};
+use nearpath_model::{Finding, ProposedChange, Socket, SocketOwner, StageDrop, Sysctl};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 pub(super) const CHECK: Check = Check::new(
@@ -21,6 +22,8 @@ pub(super) const CHECK: Check = Check::new(
     run,
 );
 
+/// The kernel's reasons for it (include/net/dropreason-core.h).
+const FULL: [&str; 3] = ["SOCKET_RCVBUFF", "SOCKET_BACKLOG", "PROTO_MEM"];
 /// Sockets that are named.
 const NAMED: usize = 3;
 /// Bytes beyond which a default for all sockets is no remedy.
@@ -35,8 +38,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         outcome.not_checked(format!("the counters of UDP and TCP are unknown{why}"));
         return outcome;
     }
-    outcome.findings.extend(datagrams(context));
-    outcome.findings.extend(segments(context));
+    let here = [datagrams(context), segments(context)];
+    if here.iter().all(Option::is_none) {
+        outcome.findings.extend(elsewhere(context));
+    }
+    outcome.findings.extend(here.into_iter().flatten());
     outcome
 }
 
@@ -89,6 +95,40 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
         let why = "Limits SO_RCVBUF.";
         finding = finding.change(change(Sysctl::RmemMax, (max, wanted), why));
     }
+    Some(finding)
+}
+
+/// Packets that were followed to a full buffer that no counter of this network namespace knows.
+fn elsewhere(context: &Context<'_>) -> Option<Finding> {
+    let measurement = context.measurement?;
+    let is_full = |drop: &&StageDrop| drop.reason.as_deref().is_some_and(|r| FULL.contains(&r));
+    let drops: Vec<&StageDrop> = measurement.drops.iter().filter(is_full).collect();
+    let lost = total(drops.iter().map(|drop| drop.packets));
+    if lost == 0 {
+        return None;
+    }
+    let arrived = measurement.packets.completed;
+    let severity = severity::of_followed_loss(measurement, lost, arrived);
+    let devices: BTreeSet<&str> = drops.iter().filter_map(|drop| drop.device.as_deref()).collect();
+    let devices: Vec<String> = devices.into_iter().take(NAMED).map(text::clean).collect();
+    let of = match devices.is_empty() {
+        true => String::new(),
+        false => format!(" from {}", devices.join(", ")),
+    };
+    let packets = text::count(lost, "packet");
+    let title = format!("{packets}{of} dropped while measured: receive buffer full");
+    let all = arrived.saturating_add(lost);
+    let finding = Finding::new(severity, title)
+        .share(ratio(lost, all), text::short(all) + " packets that were followed")
+        .evidence(
+            "Not counted in this network namespace: their sockets are in another one, a container's for example. \
+             With --netns NAME they are named.",
+        )
+        .evidence(
+            "Their reader does not keep up for longer than the buffer lasts. A larger one (SO_RCVBUF, up to \
+             net.core.rmem_max) holds a burst; against a reader that is too slow for its packets it only makes \
+             them older.",
+        );
     Some(finding)
 }
 

@@ -66,7 +66,8 @@ pub struct Options {
     pub empty: bool,
     /// Record a history of each CPU, and explain slow packets by it.
     pub budgets: bool,
-    /// Latency above which a span is slow; `None`: the slowest 1 in 10,000 of each span.
+    /// Latency above which a span is slow; `None`: the slowest 1 in 10,000 of
+    /// each span, and of those above 1 ms the slowest 20 per second.
     pub slow: Option<Duration>,
     /// Thresholds for which the number of slower paths is counted: three at most. If empty, 100 µs, 1ms and
     /// 10ms.
@@ -318,6 +319,7 @@ impl Instrument for Stages {
     }
 
     fn pause(&mut self, patience: Duration, should_continue: &dyn Fn(Duration) -> bool) {
+        self.follow_slowest();
         let Some(session) = &mut self.session else { return };
         // The cost so far is estimated from the packets so far.
         let started = session.packets_started();
@@ -377,6 +379,8 @@ impl Instrument for Stages {
             let started = session.packets_started();
             session.meter.end(session.loaded.skeleton.object(), started);
         }
+        // The first window ends early, others each second.
+        self.follow_slowest();
     }
 
     fn read(&mut self) -> Result<Measurement, InstrumentError> {
@@ -409,23 +413,32 @@ impl Stages {
         self.names.get_or_init(|| Names::read(&Root::live(), btf_file))
     }
 
-    fn measurement(&self, session: &Session) -> Measurement {
-        let elapsed = session.started.elapsed().as_secs_f64();
-        let sliced = self.options.duty.is_some() || session.observed.pauses > 0;
-        let observed = sliced.then(|| session.observed.time().as_secs_f64());
-        let part = observed.map_or(1.0, |observed| observed / elapsed);
-        let cost = session.meter.cost();
-        let reading = Reading {
+    fn reading<'a>(&'a self, session: &'a Session) -> Reading<'a> {
+        Reading {
             layout: &self.layout,
             counters: &session.counters,
             span_of: &session.span_of,
             histograms: &session.histograms,
             path_histograms: &session.path_histograms,
             places: &session.places,
-        };
-        if self.options.slow.is_none() && self.options.budgets {
-            reading.follow_slowest(&session.slow_ns);
         }
+    }
+
+    /// Which packets are slow from now on, by those so far; unless the user has said it.
+    fn follow_slowest(&self) {
+        let Some(session) = &self.session else { return };
+        if self.options.slow.is_none() && self.options.budgets {
+            self.reading(session).follow_slowest(&session.slow_ns, session.observed.time());
+        }
+    }
+
+    fn measurement(&self, session: &Session) -> Measurement {
+        let elapsed = session.started.elapsed().as_secs_f64();
+        let sliced = self.options.duty.is_some() || session.observed.pauses > 0;
+        let observed = sliced.then(|| session.observed.time().as_secs_f64());
+        let part = observed.map_or(1.0, |observed| observed / elapsed);
+        let cost = session.meter.cost();
+        let reading = self.reading(session);
         let collected = session.collector.as_ref().map(Collector::collect).unwrap_or_default();
         let (slow, outliers, budget_totals) = collected;
         // Before the whole: groups are part of it.

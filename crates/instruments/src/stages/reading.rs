@@ -7,11 +7,15 @@ use super::samples::{HISTOGRAM_WORDS, MIN, Samples};
 use super::table::{SPANS_MAX, STAGES_MAX, spans, stage};
 use crate::kernel::{Mapped, Probe, pack, pair_at, word_of, words_of};
 use crate::layout::Layout;
-use nearpath_model::histogram::quantile_ns;
+use nearpath_model::histogram::{count, interpolated_ns, quantile_ns};
 use nearpath_model::{Packets, PathKind, Place, Span};
+use std::time::Duration;
 
-/// Packets beyond this share of a span are slow by default.
+/// Packets beyond this share of a span are slow by default,
 const SLOWEST: f64 = 0.9999;
+/// and as many more in each second, the slowest, if they took at least so long: of few packets, 1 in 10,000 is none.
+const EXPLAINED_PER_S: f64 = 20.0;
+const LATE_NS: f64 = 1e6;
 /// The programs' value for an impossible pair of stages.
 const NO_SPAN: u64 = u32::MAX as u64;
 
@@ -22,6 +26,15 @@ pub fn prepare_cpus(cpus: &Mapped, layout: &Layout) {
         cpus.set(first + pair_at!(cpu, node, llc), pack(row.node, row.llc));
         cpus.set(first + pair_at!(cpu, shard, row), pack(row.shard, row.place));
     }
+}
+
+/// From how many nanoseconds on packets of a span are slow by default: the slowest 1 in 10,000; and the slowest 20 per
+/// second if those took 1 ms or more. Samples are `(bucket, count)` of so many seconds.
+fn slow_from(samples: &[(usize, u64)], observed_s: f64) -> u64 {
+    let share = EXPLAINED_PER_S * observed_s / count(samples).max(1.0);
+    let at = (share < 1.0).then(|| interpolated_ns(samples, 1.0 - share)).flatten();
+    let late = at.unwrap_or(LATE_NS).max(LATE_NS);
+    quantile_ns(samples, SLOWEST).map_or(late, |slowest| slowest.min(late)).round() as u64
 }
 
 /// Marks pairs of stages that no path joins, and sets every minimum to the largest number.
@@ -96,14 +109,19 @@ impl Reading<'_> {
         sum(self.counters, word_of!(counters, packet_paths_lost))
     }
 
-    /// From now on, sends the slowest 1 in 10,000 of each span with enough packets to user space.
-    pub fn follow_slowest(&self, slow_ns: &Mapped) {
+    /// From now on, sends the slow packets of each span to user space; see [`slow_from`].
+    pub fn follow_slowest(&self, slow_ns: &Mapped, observed: Duration) {
+        // Of a span that no packet has passed yet, all that are late.
+        let mut slow = [LATE_NS as u64; SPANS_MAX];
         for (from, to) in spans() {
             let Some(number) = self.number_of((from, to)) else { continue };
             let (samples, _) = self.samples(number);
-            if let Some(ns) = quantile_ns(&samples.filled(), SLOWEST) {
-                slow_ns.set(number - 1, ns.round() as u64);
+            if let Some(slow) = slow.get_mut(number - 1) {
+                *slow = slow_from(&samples.filled(), observed.as_secs_f64());
             }
+        }
+        for (number, ns) in slow.into_iter().enumerate() {
+            slow_ns.set(number, ns);
         }
     }
 
@@ -177,5 +195,34 @@ impl Reading<'_> {
             }
         }
         places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_model::histogram::{bounds, bucket};
+
+    /// Samples of so many milliseconds each.
+    fn samples(of: &[(f64, u64)]) -> Vec<(usize, u64)> {
+        of.iter().map(|(ms, count)| (bucket((ms * 1e6) as u64), *count)).collect()
+    }
+
+    /// How many of the samples are slow.
+    fn slow(of: &[(f64, u64)], seconds: f64) -> u64 {
+        let samples = samples(of);
+        let from = slow_from(&samples, seconds) as f64;
+        samples.iter().filter(|(bucket, _)| bounds(*bucket).1 > from).map(|(_, count)| count).sum()
+    }
+
+    #[test]
+    fn of_few_packets_the_late_ones_are_slow_and_of_many_one_in_ten_thousand() {
+        assert_eq!(slow_from(&[], 1.0), 1_000_000);
+        assert_eq!(slow(&[(0.01, 999)], 1.0), 0, "none is late");
+        assert_eq!(slow(&[(0.01, 990), (5.0, 10)], 1.0), 10);
+        assert_eq!(slow(&[(0.01, 5), (5.0, 10)], 1.0), 10, "fewer than 20 in all");
+        assert_eq!(slow(&[(0.01, 900), (5.0, 80), (9.0, 20)], 1.0), 20);
+        assert_eq!(slow(&[(0.01, 999_800), (0.05, 100), (0.1, 100)], 1.0), 100, "as ever");
+        assert_eq!(slow(&[(0.01, 999_700), (2.0, 200), (5.0, 100)], 10.0), 300, "20 per second");
     }
 }

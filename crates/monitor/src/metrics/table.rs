@@ -96,7 +96,7 @@ metrics! {
         "Packets by the distance between the CPUs of two adjacent stages."
         ""
     LateSeconds "nearpath_late_seconds_total" Counter Seconds [CAUSE] "stages"
-        "Time that the slowest packets (1 in 10,000 of a span) waited, by cause."
+        "Time that slow packets (1 in 10,000 of a span, or 20 per second above 1 ms) waited, by cause."
         "more than half of the time has one cause, and it is more than 10 ms per second"
     Drops "nearpath_drops_total" Counter None [REASON DEVICE] "drops"
         "Packets that the kernel dropped."

@@ -102,7 +102,7 @@ tables! {
         outcome Text "`started`, `completed`, `dropped`, `abandoned`, `collided`, `sampled_out`"
         packets Count "packets"
     }
-    Causes "causes" "Why the slowest packets (1 in 10,000 of a span) were late." {
+    Causes "causes" "Why slow packets (1 in 10,000 of a span, or 20 per second above 1 ms) were late." {
         cause Text "`runqueue`, `softirq`, `asleep`, …"
         culprit Text "a task, an interrupt, a queueing discipline; null if there is none"
         ns Count "time that they waited for this"

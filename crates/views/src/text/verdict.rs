@@ -8,6 +8,7 @@ use super::line;
 use super::paths::name;
 use super::units::{latency, percent, percentage, printable, seconds, short};
 use anstyle::{AnsiColor, Style};
+use nearpath_model::drops::in_short;
 use nearpath_model::{
     Diagnosis, Finding, FindingCost, Measurement, Packets, PathKind, PathLatency, Severity,
 };
@@ -288,7 +289,15 @@ fn packets(measured: &Measurement) -> String {
     let cost = measured.cost.map_or_else(String::new, |cost| {
         format!(" · overhead {} of one CPU", percentage(cost.cpu_percent))
     });
-    format!("packets {}{followed}{cost}", short(started))
+    let lost = match dropped {
+        0 => String::new(),
+        _ => {
+            let meaning = measured.drops.first().and_then(|drop| drop.meaning.as_deref());
+            let why = meaning.map(|meaning| format!(" ({})", printable(in_short(meaning))));
+            format!(", {} dropped{}", short(dropped), why.unwrap_or_default())
+        }
+    };
+    format!("packets {}{followed}{lost}{cost}", short(started))
 }
 
 /// `receive, end to end: p50 12.1µs, p99 180µs, max 12.6ms`.

@@ -1,0 +1,69 @@
+//! Packets that are late, whatever the reason.
+//!
+//! Input: the measured spans. Output: at most one finding per direction, about the span in which most packets wait for
+//! longer than 1 ms, if they are more than a tail. It names no cause: where one is known, this becomes its symptom.
+//!
+//! Rule: document 000 (latencies of milliseconds on one host); nothing on a host takes that long unless it waits.
+
+use crate::readers::READ;
+use crate::severity::{LATE_NS, late_of, of_tail};
+use crate::spans::ENOUGH_PACKETS;
+use crate::{Check, CheckOutcome, Context, counters, text};
+use nearpath_model::{Direction, Finding, Measurement, Severity, Span, Subject};
+
+pub(super) const CHECK: Check =
+    Check::new("late_packets", "packets that wait for longer than 1ms, whatever the reason", run)
+        .explained_by(&["slow_packets", "latency_tail", "idle_wakeups"]);
+
+/// The share of a span's packets from which they are no tail: tails are `latency_tail`'s.
+const NOTABLE: f64 = 0.01;
+
+fn run(context: &Context<'_>) -> CheckOutcome {
+    let mut outcome = CheckOutcome::default();
+    match context.measurement {
+        Some(measurement) => outcome.findings.extend(
+            [Direction::Rx, Direction::Tx].into_iter().filter_map(|way| finding(measurement, way)),
+        ),
+        None => outcome.not_checked("no measurement: how long packets wait is not known"),
+    }
+    outcome
+}
+
+fn finding(measurement: &Measurement, direction: Direction) -> Option<Finding> {
+    let is_it = |span: &&Span| span.direction == direction && span.count >= ENOUGH_PACKETS;
+    let span = measurement.spans.iter().filter(is_it).max_by_key(|span| late_of(span))?;
+    let late = late_of(span);
+    let share = counters::ratio(late, span.count).filter(|share| *share >= NOTABLE)?;
+    // It names no cause: those that do go before it.
+    let severity =
+        of_tail(late as f64, span.count, measurement.observed_time_s()).min(Severity::Warning);
+    let (from, to) = (text::clean(&span.from), text::clean(&span.to));
+    let (place, hint) = match (direction, to.as_str()) {
+        (Direction::Rx, to) if READ.contains(&to) => (
+            "in their socket".to_owned(),
+            "Their reader did not read them: look at what it does meanwhile, and at its CPU.",
+        ),
+        (Direction::Tx, "net_dev_start_xmit") => (
+            "in a qdisc".to_owned(),
+            "It shapes or paces them, or the device does not take them: look at tc -s qdisc show.",
+        ),
+        _ => (
+            format!("from {from} to {to}"),
+            "measure stages --slow 1ms --outliers 10 follows some of them.",
+        ),
+    };
+    let title = format!("{} of packets wait {place} for longer than 1ms", text::percent(share));
+    let mut finding = Finding::new(severity, title)
+        .share(Some(share), text::packets(span.count))
+        .about([Subject::Span(span.from.clone(), span.to.clone())])
+        .evidence(format!(
+            "{late} of {} from {from} to {to} took longer than {}{}.",
+            text::count(span.count, "packet"),
+            text::time(LATE_NS),
+            span.p50_ns
+                .map_or_else(String::new, |ns| format!(", half of all {} or more", text::time(ns)))
+        ))
+        .evidence(hint);
+    finding.cost.max_ns = span.max_ns;
+    Some(finding)
+}
