@@ -36,14 +36,22 @@ struct {
 
 u32 numbers_taken; /* approximate */
 
-/* Spans longer than this are sent to user space, by number minus one; set by user space during a measurement. */
+/*
+ * Spans longer than `ns` are sent to user space, `left` of them at most, by number minus one; both are set by user space
+ * during a measurement.
+ */
+struct slow {
+	u64 ns;
+	s64 left; /* approximate: two CPUs may send the last one */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, SPANS_MAX);
 	__type(key, u32);
-	__type(value, u64);
-} slow_ns SEC(".maps");
+	__type(value, struct slow);
+} slow_spans SEC(".maps");
 
 const volatile u32 row_count;
 /* Whether samples that stay on their CPU are counted in the matrix as well; else they are the remainder. */
@@ -84,7 +92,7 @@ static __always_inline void add_span(struct cpu *to, u64 packet, u64 group, u32 
 				     u64 end_ns, u64 ns)
 {
 	u32 span, index, *number;
-	u64 *slow;
+	struct slow *slow;
 	struct histogram *h;
 	struct cpu *from;
 	u64 *pair;
@@ -109,9 +117,11 @@ static __always_inline void add_span(struct cpu *to, u64 packet, u64 group, u32 
 	histogram_add(h, ns);
 	enter_group(to, group, span + 1, from_cpu, ns);
 	if (budgets) {
-		slow = bpf_map_lookup_elem(&slow_ns, &span);
-		if (slow && ns >= *slow)
+		slow = bpf_map_lookup_elem(&slow_spans, &span);
+		if (slow && ns >= slow->ns && slow->left > 0) {
+			slow->left--;
 			send_outlier(packet, (u64)from_cpu << 32 | stages, end_ns, ns);
+		}
 	}
 	from = to;
 	if (from_cpu == bpf_get_smp_processor_id()) {

@@ -18,6 +18,9 @@ pub(super) const CHECK: Check =
 /// The share of a span's packets from which they are no tail: tails are `latency_tail`'s.
 const NOTABLE: f64 = 0.01;
 
+/// What is freed after it was sent did not wait: devices report it when it suits them.
+const FREED: [&str; 2] = ["consume_skb", "kfree_skb"];
+
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
     match context.measurement {
@@ -30,7 +33,10 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 }
 
 fn finding(measurement: &Measurement, direction: Direction) -> Option<Finding> {
-    let is_it = |span: &&Span| span.direction == direction && span.count >= ENOUGH_PACKETS;
+    let is_it = |span: &&Span| {
+        let is_sent = direction == Direction::Tx && FREED.contains(&span.to.as_str());
+        span.direction == direction && span.count >= ENOUGH_PACKETS && !is_sent
+    };
     let span = measurement.spans.iter().filter(is_it).max_by_key(|span| late_of(span))?;
     let late = late_of(span);
     let share = counters::ratio(late, span.count).filter(|share| *share >= NOTABLE)?;

@@ -123,6 +123,10 @@ fn finding(
     let severity = severity::of_tail(late, measurement.packets.started, observed_s);
     let on = cause.who.as_ref().and_then(|who| who.on.as_deref()).map(text::clean);
     let title = match (cause.share, on.as_deref()) {
+        _ if is_reader && !crowd.is_empty() => {
+            let readers = text::count(crowd.len() as u64, "busy reader");
+            format!("Slow packets wait for {readers}{place}")
+        }
         _ if is_reader => format!("Slow packets wait for their reader {name}, busy{place}"),
         (ShareKind::Asleep, Some("stopped")) => {
             format!("Slow packets wait for {name}, stopped by a signal")

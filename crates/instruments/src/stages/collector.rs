@@ -15,12 +15,17 @@ use nearpath_model::{Culprit, Outlier, Share, ShareKind, Slow};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Maximum number of distinct causes; further ones count as unknown.
 const CAUSES_MAX: usize = 4096;
 
 /// Size in bytes of the ring buffer used by the programs (`outliers` in `bpf/packet_path.h`).
 const RING_BYTES: usize = 8 << 20;
+
+/// How long the packets that were received together are explained. One that has waited for a quarter of a second, with
+/// thousands of events meanwhile, takes about a millisecond (20 in a debug build), and there may be as many as fit.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The slow packets of a measurement.
 pub struct Collector {
@@ -38,6 +43,8 @@ struct Found {
     sums: BTreeMap<(ShareKind, Option<Culprit>), u64>,
     logs: Logs,
     stacks: Stacks,
+    /// Until when slow packets are explained.
+    until: Option<Instant>,
 }
 
 impl Collector {
@@ -54,6 +61,7 @@ impl Collector {
             sums: BTreeMap::new(),
             logs: Logs::new(layout.cpus.len()),
             stacks: Stacks::new(&maps.stacks)?,
+            until: None,
         };
         let found = Arc::new(Mutex::new(found));
         let refused = |error: libbpf_rs::Error| InstrumentError::Refused {
@@ -71,9 +79,13 @@ impl Collector {
     }
 
     /// Receives at most as much as was there at the start: the programs continue in the meantime, and may be
-    /// faster than the explanation. Errors come from the callback, which returns none.
+    /// faster than the explanation. What cannot be explained in [`PATIENCE`] is counted as lost. Errors come from the
+    /// callback, which returns none.
     fn consume(&self) {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).tasks.forget();
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.tasks.forget();
+        found.until = Some(Instant::now() + PATIENCE);
+        drop(found);
         let _ = self.ring.consume_raw_n(RING_BYTES / PACKET_PATH_BYTES);
     }
 
@@ -108,6 +120,8 @@ impl Found {
             }
         } else if bytes.len() == BLOCK_BYTES {
             self.logs.take(bytes);
+        } else if self.until.is_some_and(|until| Instant::now() >= until) {
+            self.slow.lost += 1;
         } else if let Some(mut record) = Record::read(bytes, &self.logs) {
             self.stacks.name(&mut record.reader);
             self.add(&record);

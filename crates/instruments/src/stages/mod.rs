@@ -47,6 +47,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use table::SPANS_MAX;
 use under_way::UnderWay;
 
 /// Options of the instrument.
@@ -103,7 +104,9 @@ struct Session {
     histograms: Mapped,
     path_histograms: Mapped,
     places: Mapped,
-    slow_ns: Mapped,
+    slow_spans: Mapped,
+    /// How many slow packets of each span were allowed to be sent.
+    granted: Vec<u64>,
     collector: Option<Collector>,
     meter: Meter,
     under_way: UnderWay,
@@ -265,13 +268,15 @@ impl Instrument for Stages {
         let places = Mapped::new(&maps.cpu_pairs)?;
         let under_way = UnderWay::new(maps, &self.layout)?;
         reading::prepare(&span_of, &histograms, &path_histograms);
-        let slow_ns = Mapped::new(&maps.slow_ns)?;
+        let slow_spans = Mapped::new(&maps.slow_spans)?;
+        // Without a threshold of the user's, none is sent until some were seen.
         let threshold = self
             .options
             .slow
             .map_or(u64::MAX, |slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
-        for span in 0..slow_ns.len() {
-            slow_ns.set(span, threshold);
+        let left = if self.options.slow.is_some() { u64::MAX } else { 0 };
+        for span in 0..SPANS_MAX {
+            reading::set_slow(&slow_spans, span, threshold, left);
         }
         let keep = self.options.outliers;
         let collector = match self.options.budgets {
@@ -296,7 +301,8 @@ impl Instrument for Stages {
             histograms,
             path_histograms,
             places,
-            slow_ns,
+            slow_spans,
+            granted: Vec::new(),
             collector,
             meter,
             under_way,
@@ -413,22 +419,15 @@ impl Stages {
         self.names.get_or_init(|| Names::read(&Root::live(), btf_file))
     }
 
-    fn reading<'a>(&'a self, session: &'a Session) -> Reading<'a> {
-        Reading {
-            layout: &self.layout,
-            counters: &session.counters,
-            span_of: &session.span_of,
-            histograms: &session.histograms,
-            path_histograms: &session.path_histograms,
-            places: &session.places,
-        }
-    }
-
     /// Which packets are slow from now on, by those so far; unless the user has said it.
-    fn follow_slowest(&self) {
-        let Some(session) = &self.session else { return };
+    fn follow_slowest(&mut self) {
+        let Some(session) = &mut self.session else { return };
         if self.options.slow.is_none() && self.options.budgets {
-            self.reading(session).follow_slowest(&session.slow_ns, session.observed.time());
+            let mut granted = std::mem::take(&mut session.granted);
+            let observed = session.observed.time();
+            let reading = reading_of(&self.layout, session);
+            reading.follow_slowest(&session.slow_spans, observed, &mut granted);
+            session.granted = granted;
         }
     }
 
@@ -438,7 +437,7 @@ impl Stages {
         let observed = sliced.then(|| session.observed.time().as_secs_f64());
         let part = observed.map_or(1.0, |observed| observed / elapsed);
         let cost = session.meter.cost();
-        let reading = self.reading(session);
+        let reading = reading_of(&self.layout, session);
         let collected = session.collector.as_ref().map(Collector::collect).unwrap_or_default();
         let (slow, outliers, budget_totals) = collected;
         // Before the whole: groups are part of it.
@@ -481,7 +480,7 @@ impl Stages {
             spans,
             not_observable: not_observable(&session.loaded),
             slow: Slow {
-                lost: reading.outliers_lost(),
+                lost: slow.lost.saturating_add(reading.outliers_lost()),
                 paths_lost: reading.packet_paths_lost(),
                 ..slow
             },
@@ -529,4 +528,15 @@ fn not_observable(loaded: &Loaded) -> Vec<NotObservable> {
             })
         })
         .collect()
+}
+
+fn reading_of<'a>(layout: &'a Layout, session: &'a Session) -> Reading<'a> {
+    Reading {
+        layout,
+        counters: &session.counters,
+        span_of: &session.span_of,
+        histograms: &session.histograms,
+        path_histograms: &session.path_histograms,
+        places: &session.places,
+    }
 }

@@ -1,7 +1,7 @@
 //! Reads the programs' maps into a measurement.
 
 use super::group::SpanOfWhole;
-use super::load::types::{counters, cpu};
+use super::load::types::{counters, cpu, slow};
 use super::path::PathsOfWhole;
 use super::samples::{HISTOGRAM_WORDS, MIN, Samples};
 use super::table::{SPANS_MAX, STAGES_MAX, spans, stage};
@@ -16,6 +16,10 @@ const SLOWEST: f64 = 0.9999;
 /// and as many more in each second, the slowest, if they took at least so long: of few packets, 1 in 10,000 is none.
 const EXPLAINED_PER_S: f64 = 20.0;
 const LATE_NS: f64 = 1e6;
+/// Where spans become slower, many more exceed what was measured before: they are explained up to this many times those,
+const SPARE: f64 = 2.0;
+/// and so many at the start.
+const AT_START: f64 = 20.0;
 /// The programs' value for an impossible pair of stages.
 const NO_SPAN: u64 = u32::MAX as u64;
 
@@ -26,6 +30,13 @@ pub fn prepare_cpus(cpus: &Mapped, layout: &Layout) {
         cpus.set(first + pair_at!(cpu, node, llc), pack(row.node, row.llc));
         cpus.set(first + pair_at!(cpu, shard, row), pack(row.shard, row.place));
     }
+}
+
+/// From how many nanoseconds on packets of a span are slow, and how many of them are sent.
+pub fn set_slow(slow_spans: &Mapped, number: usize, ns: u64, left: u64) {
+    let first = number * words_of::<slow>();
+    slow_spans.set(first + word_of!(slow, left), left.min(i64::MAX.unsigned_abs()));
+    slow_spans.set(first + word_of!(slow, ns), ns);
 }
 
 /// From how many nanoseconds on packets of a span are slow by default: the slowest 1 in 10,000; and the slowest 20 per
@@ -109,19 +120,29 @@ impl Reading<'_> {
         sum(self.counters, word_of!(counters, packet_paths_lost))
     }
 
-    /// From now on, sends the slow packets of each span to user space; see [`slow_from`].
-    pub fn follow_slowest(&self, slow_ns: &Mapped, observed: Duration) {
+    /// From now on, sends the slow packets of each span to user space, see [`slow_from`], but no more than can be
+    /// explained. `granted` are how many were allowed before, by span.
+    pub fn follow_slowest(&self, slow_spans: &Mapped, observed: Duration, granted: &mut Vec<u64>) {
+        let seconds = observed.as_secs_f64();
         // Of a span that no packet has passed yet, all that are late.
-        let mut slow = [LATE_NS as u64; SPANS_MAX];
+        let mut limits = [(LATE_NS as u64, 0.0); SPANS_MAX];
         for (from, to) in spans() {
             let Some(number) = self.number_of((from, to)) else { continue };
             let (samples, _) = self.samples(number);
-            if let Some(slow) = slow.get_mut(number - 1) {
-                *slow = slow_from(&samples.filled(), observed.as_secs_f64());
+            if let Some(limit) = limits.get_mut(number - 1) {
+                let samples = samples.filled();
+                *limit = (slow_from(&samples, seconds), count(&samples));
             }
         }
-        for (number, ns) in slow.into_iter().enumerate() {
-            slow_ns.set(number, ns);
+        granted.resize(SPANS_MAX, 0);
+        for (number, ((ns, count), granted)) in limits.into_iter().zip(granted).enumerate() {
+            let wanted = EXPLAINED_PER_S * seconds + (1.0 - SLOWEST) * count;
+            let allowed = (AT_START + SPARE * wanted) as u64;
+            // The programs may take one meanwhile.
+            let left = slow_spans.get(number * words_of::<slow>() + word_of!(slow, left));
+            let left = left.cast_signed().max(0).cast_unsigned();
+            set_slow(slow_spans, number, ns, left.saturating_add(allowed.saturating_sub(*granted)));
+            *granted = allowed.max(*granted);
         }
     }
 
