@@ -107,6 +107,8 @@ struct Session {
     slow_spans: Mapped,
     /// How many slow packets of each span were allowed to be sent.
     granted: Vec<u64>,
+    /// When that was last computed.
+    followed: Option<Instant>,
     collector: Option<Collector>,
     meter: Meter,
     under_way: UnderWay,
@@ -132,6 +134,9 @@ impl Observed {
         self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
+
+/// Summing up all spans takes milliseconds on a host with many CPUs: which packets are slow is computed no more often.
+const BETWEEN_THRESHOLDS: Duration = Duration::from_millis(500);
 
 /// Minimum observed time of an interval.
 const SHORTEST_SLICE: Duration = Duration::from_millis(10);
@@ -303,6 +308,7 @@ impl Instrument for Stages {
             places,
             slow_spans,
             granted: Vec::new(),
+            followed: None,
             collector,
             meter,
             under_way,
@@ -422,7 +428,9 @@ impl Stages {
     /// Which packets are slow from now on, by those so far; unless the user has said it.
     fn follow_slowest(&mut self) {
         let Some(session) = &mut self.session else { return };
-        if self.options.slow.is_none() && self.options.budgets {
+        let is_recent = session.followed.is_some_and(|then| then.elapsed() < BETWEEN_THRESHOLDS);
+        if self.options.slow.is_none() && self.options.budgets && !is_recent {
+            session.followed = Some(Instant::now());
             let mut granted = std::mem::take(&mut session.granted);
             let observed = session.observed.time();
             let reading = reading_of(&self.layout, session);
