@@ -52,8 +52,8 @@ pub(crate) fn read(root: &Root, notes: &mut Notes, owners: &mut [SocketOwner]) -
         let text = String::from_utf8_lossy(&bytes);
         let paths = Paths::parse(&text);
         if let Some((folder, file, path)) = mounts.cpuset(&paths) {
-            let read =
-                || CpuSet::from_list(&root.text(&format!("{folder}{path}/{file}")).ok()?).ok();
+            // A group without the controller has the limit of the one above it.
+            let read = || and_above(path).find_map(|path| cpuset_of(root, folder, path, file));
             let known = cpusets.entry(path.to_owned()).or_insert_with(read);
             owner.cpuset = known.clone().filter(|cpus| !cpus.is_empty());
         }
@@ -78,6 +78,11 @@ pub(crate) fn read(root: &Root, notes: &mut Notes, owners: &mut [SocketOwner]) -
         notes.add("host", FACT, &reason);
     }
     groups.into_values().flatten().collect()
+}
+
+/// The CPUs of a group; `None` if it has no such file.
+fn cpuset_of(root: &Root, folder: &str, path: &str, file: &str) -> Option<CpuSet> {
+    CpuSet::from_list(root.text(&format!("{folder}{path}/{file}")).ok()?.trim()).ok()
 }
 
 /// A group and its ancestors, without the root, which has no limits.
@@ -168,8 +173,8 @@ impl Mounts {
                 _ => {}
             }
         }
-        match (&mounts.two, &mounts.cpu) {
-            (None, None) => {
+        match (&mounts.two, &mounts.cpu, &mounts.cpuset) {
+            (None, None, None) => {
                 Err("/proc/self/mountinfo: no cgroup hierarchy is mounted with its root".to_owned())
             }
             _ => Ok(mounts),
@@ -316,6 +321,38 @@ mod tests {
         let found: Vec<_> = groups.iter().map(|g| (g.path.as_str(), g.throttled_us)).collect();
         assert_eq!(found, [("/web", Some(900))]);
         assert_eq!(cpusets, [Some("5".to_owned()), None]);
+    }
+
+    #[test]
+    fn a_cpuset_above_counts_where_the_group_has_none() {
+        // A container whose init has made groups of its own, without the cpuset controller.
+        const POD: &str = "kubepods.slice/kubepods-pod1.slice/cri-containerd-4f.scope";
+        let init = format!("0::/{POD}/init.scope\n");
+        let effective = format!("sys/fs/cgroup/{POD}/cpuset.cpus.effective");
+        let mounted =
+            ("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
+        let tree = [
+            mounted,
+            ("proc/7/cgroup", init.as_str()),
+            ("proc/8/cgroup", "0::/user.slice/x.scope\n"),
+            (&effective, "2-3\n"),
+            ("sys/fs/cgroup/cpuset.cpus.effective", "0-7\n"),
+        ];
+        assert_eq!(of_tree(&tree).1, [Some("2-3".to_owned()), None]);
+        // Version 1 without a cpu controller, in a container of CRI-O.
+        let scope =
+            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod2.slice/crio-9.scope";
+        let of_seven = format!("11:cpuset:/{scope}\n0::/system.slice/crio.service\n");
+        let effective = format!("sys/fs/cgroup/cpuset/{scope}/cpuset.effective_cpus");
+        let tree = [
+            (
+                "proc/self/mountinfo",
+                "32 23 0:28 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n",
+            ),
+            ("proc/7/cgroup", of_seven.as_str()),
+            (&effective, "5,7\n"),
+        ];
+        assert_eq!(of_tree(&tree).1, [Some("5,7".to_owned()), None]);
     }
 
     #[test]

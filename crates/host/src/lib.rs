@@ -14,6 +14,7 @@ mod dma;
 pub mod ethtool;
 mod irqs;
 mod kernel;
+mod kubelet;
 mod memory;
 mod net_threads;
 mod netns;

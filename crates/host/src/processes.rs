@@ -66,8 +66,9 @@ fn cpu_list(text: &[u8]) -> Result<CpuSet, Malformed> {
     CpuSet::from_list(&String::from_utf8_lossy(text)).map_err(|e| Malformed(e.to_string()))
 }
 
-/// The cgroup that determines where a process runs, from `/proc/PID/cgroup`: the v2 path, else that of the
-/// cpuset or the cpu controller. On hosts with both versions, the first one that is not the root.
+/// The cgroup that determines where a process runs, from `/proc/PID/cgroup`: that of the cpuset controller of v1, else
+/// the v2 path, else that of the cpu controller. On hosts with both versions, the first one that is not the root: a
+/// controller is in one of them, and the v2 path of a container may be that of the service that started it.
 pub fn parse_cgroup(bytes: &[u8]) -> Option<String> {
     let mut paths = [None; 3];
     for line in bytes.split(|&b| b == b'\n') {
@@ -79,7 +80,7 @@ pub fn parse_cgroup(bytes: &[u8]) -> Option<String> {
             continue;
         };
         let has = |name: &[u8]| controllers.split(|&b| b == b',').any(|c| c == name);
-        let rank = [b"".as_slice(), b"cpuset", b"cpu"].iter().position(|name| has(name));
+        let rank = [b"cpuset".as_slice(), b"", b"cpu"].iter().position(|name| has(name));
         if let Some(slot) = rank.and_then(|rank| paths.get_mut(rank)) {
             *slot = Some(path);
         }
@@ -201,12 +202,17 @@ mod tests {
     }
 
     #[test]
-    fn cgroup_v2_then_cpuset_then_cpu() {
+    fn cgroup_of_cpuset_then_v2_then_cpu() {
         for (text, cgroup) in [
             ("0::/system.slice/nginx.service\n", Some("/system.slice/nginx.service")),
             ("0::/\n", Some("/")),
             ("12:cpuset:/docker/a:b\n4:cpu,cpuacct:/x\n1:name=systemd:/y\n", Some("/docker/a:b")),
             ("4:cpu,cpuacct:/x\n3:memory:/m\n0::/\n", Some("/x")),
+            (
+                "5:cpuset:/kubepods/pod1/4f\n0::/system.slice/containerd.service\n",
+                Some("/kubepods/pod1/4f"),
+            ),
+            ("5:cpuset:/\n0::/system.slice/nginx.service\n", Some("/system.slice/nginx.service")),
             ("3:cpuset:/\n2:cpuacct:/z\n1:cpu:/\n", Some("/")),
             ("3:memory:/m\n", None),
             ("", None),

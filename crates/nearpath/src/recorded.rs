@@ -2,7 +2,7 @@
 //! the recording and the times.
 
 use crate::failure::{Failure, say};
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use nearpath_monitor::recording::{Recording, Replay, replay};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,9 @@ use std::time::{Duration, UNIX_EPOCH};
 const AROUND_US: i64 = 120 * 1_000_000;
 /// The last segment is not longer.
 const HOUR_US: i64 = 3600 * 1_000_000;
+
+/// Hosts that a message lists.
+const LISTED_MAX: usize = 20;
 
 /// Options of commands that read a part of a recording.
 #[derive(Debug, Clone, Default, Args)]
@@ -29,6 +32,9 @@ pub struct RecordedPart {
     /// End of the part of the recording [default: its end]
     #[arg(long, value_name = "TIME", requires = "recording")]
     to: Option<String>,
+    /// The host, if the recording has several
+    #[arg(long, value_name = "NAME", requires = "recording")]
+    hostname: Option<String>,
 }
 
 /// Times in microseconds since 1970.
@@ -49,7 +55,7 @@ impl RecordedPart {
     /// It cannot be read, or the times are wrong.
     pub fn open(&self) -> Result<Option<(Recording, Times)>, Failure> {
         let Some(folder) = &self.recording else { return Ok(None) };
-        let recording = open(folder)?;
+        let recording = open_host(folder, self.hostname.as_deref())?;
         let times = self.times(&recording)?;
         Ok(Some((recording, times)))
     }
@@ -92,6 +98,35 @@ impl RecordedPart {
 pub fn open(folder: &Path) -> anyhow::Result<Recording> {
     Recording::open(folder)
         .with_context(|| format!("cannot read the recording {}", folder.display()))
+}
+
+/// Opens a recording of one host: of the one with a name, or of the only one.
+///
+/// # Errors
+/// It cannot be read, has no such host, or has several and no name is given.
+pub fn open_host(folder: &Path, host: Option<&str>) -> anyhow::Result<Recording> {
+    let recording = open(folder)?;
+    let (hosts, folder) = (recording.hosts(), folder.display());
+    match host {
+        Some(host) if hosts.iter().any(|have| have == host) => Ok(recording.of_host(host)),
+        Some(host) => bail!("{folder} has no host '{host}', but {} (--hostname)", listed(&hosts)),
+        None if hosts.len() > 1 => {
+            let (count, hosts) = (hosts.len(), listed(&hosts));
+            bail!("{folder} has {count} hosts: {hosts}; choose one with --hostname")
+        }
+        None => Ok(recording),
+    }
+}
+
+/// Names of hosts for a message.
+fn listed(hosts: &[String]) -> String {
+    match hosts {
+        [] => "none that can be read".to_owned(),
+        [first @ .., _] if first.len() >= LISTED_MAX => {
+            format!("{}, and {} more", hosts[..LISTED_MAX].join(", "), hosts.len() - LISTED_MAX)
+        }
+        hosts => hosts.join(", "),
+    }
 }
 
 /// A moment of a recording, with two minutes before and after it; without a moment, around its end.

@@ -448,6 +448,45 @@ fn a_plan_of_another_host_is_exported() {
 }
 
 #[test]
+fn cpus_that_the_kubelet_has_given_away_are_not_planned_for() {
+    let machine = || {
+        Machine::regular(Layout { packages: 2, cores: 4, threads: 1, ..Layout::default() })
+            .nic(Nic::pci("eth0", "mlx5_core", "0000:5e:00.0").on_node(1).queues(2, 100))
+    };
+    let plan = |tree: &Tree| -> serde_json::Value {
+        let (status, out, err) = parts(&nearpath(&of_tree(tree, &["tune", "plan", "--json"])));
+        assert_eq!(status, 0, "{err}");
+        serde_json::from_str(&out).unwrap()
+    };
+    let irqs = |plan: &serde_json::Value| -> Vec<String> {
+        let changes = plan["changes"].as_array().unwrap().iter();
+        let irqs = changes.filter(|change| change["kind"] == "irq_affinity");
+        irqs.map(|change| change["after"].as_str().unwrap().to_owned()).collect()
+    };
+    let free = machine().write();
+    assert_eq!(irqs(&plan(&free)), ["4", "5"]);
+    const STATE: &str = r#"{"policyName":"static","defaultCpuSet":"0-3,6-7","entries":{"2f1a":{"dpdk":"4-5"}},"checksum":1}"#;
+    let taken = machine().file("/var/lib/kubelet/cpu_manager_state", STATE).write();
+    let planned = plan(&taken);
+    assert_eq!(irqs(&planned), ["6", "7"]);
+    assert!(planned["notes"].to_string().contains("reservedSystemCPUs"), "{planned}");
+    refused(
+        &of_tree(&taken, &["tune", "plan", "--irq-cpus", "5-6"]),
+        1,
+        "the kubelet has given CPU 5 to container dpdk of pod 2f1a alone",
+    );
+    let (_, shown, _) = parts(&nearpath(&of_tree(&taken, &["show", "all", "--json"])));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["kubelet"]["exclusive"][0]["cpus"], "4-5", "{}", shown["kubelet"]);
+    // What cannot be read is said, and is no empty list.
+    let damaged = machine().file("/var/lib/kubelet/cpu_manager_state", &STATE[..50]).write();
+    let (_, shown, _) = parts(&nearpath(&of_tree(&damaged, &["show", "all", "--json"])));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert!(shown["kubelet"].is_null());
+    assert!(shown["unknown"].to_string().contains("cpu_manager_state: "), "{}", shown["unknown"]);
+}
+
+#[test]
 fn a_configuration_of_dpvs_is_planned_and_checked() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("dpvs.conf");

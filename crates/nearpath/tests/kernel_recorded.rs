@@ -278,7 +278,7 @@ fn planned(scene: &Scene, phases: &Phases) {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("has no findings of elsewhere"), "{said}");
+    assert!(said.contains("has no host 'elsewhere', but "), "{said}");
 }
 
 /// Times of which nothing is there say so, and never that nothing was wrong.

@@ -22,6 +22,7 @@ pub mod calls;
 mod log;
 mod require;
 mod running;
+pub mod tmux;
 pub mod trees;
 pub mod veth;
 mod wait;

@@ -1,9 +1,9 @@
 //! The whole host.
 
 use crate::{
-    ArchIrq, Cgroup, Clocks, CpuPower, CpuSet, CpuTime, Irq, IrqNumber, KvmParameters, NetThread,
-    Nic, NicIrq, PciFunction, ProcessMemory, Socket, SocketOwner, SoftirqCounts, SoftnetCpu,
-    Topology, Vm,
+    ArchIrq, Cgroup, Clocks, CpuManager, CpuPower, CpuSet, CpuTime, Irq, IrqNumber, KvmParameters,
+    NetThread, Nic, NicIrq, PciFunction, ProcessMemory, Socket, SocketOwner, SoftirqCounts,
+    SoftnetCpu, Topology, Vm,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -57,6 +57,9 @@ pub struct Host {
     /// Frequencies, idle states and temperature.
     #[serde(default)]
     pub power: CpuPower,
+    /// What the kubelet's CPU manager has assigned; `None` without one, and where its policy assigns none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<CpuManager>,
     /// The clocks that transmission is scheduled by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<Clocks>,

@@ -3,13 +3,15 @@
 mod alertmanager;
 mod alerts;
 mod grafana;
+mod panels;
+mod perses;
 mod rule_tests;
 mod rules;
 mod scrape;
 mod systemd;
 
 pub use alerts::{ALERTS, Alert, RECORDS, Record};
-pub use grafana::{FLEET, HOST};
+pub use panels::{FLEET, HOST};
 pub use rule_tests::rule_tests;
 
 /// How the metrics arrive at the Prometheus whose rules these are.
@@ -50,6 +52,12 @@ pub const EXPORTERS: &[Exporter] = &[
         name: "grafana-fleet",
         writes: "a dashboard of many hosts for Grafana; needs the recording rules",
         text: grafana::fleet,
+    },
+    Exporter { name: "perses", writes: "a dashboard of a host for Perses", text: perses::host },
+    Exporter {
+        name: "perses-fleet",
+        writes: "a dashboard of many hosts for Perses; needs the recording rules",
+        text: perses::fleet,
     },
     Exporter {
         name: "scrape-config",

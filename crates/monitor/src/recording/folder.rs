@@ -46,6 +46,12 @@ pub fn start(name: &str) -> Option<i64> {
     i64::try_from(at.duration_since(UNIX_EPOCH).ok()?.as_micros()).ok()
 }
 
+/// What a segment's name has of the boot id; `None` if the boot had none.
+pub fn boot(name: &str) -> Option<&str> {
+    let boot = name.get(TIME..)?.strip_prefix('-')?.split('-').next()?;
+    (boot != "0").then_some(boot)
+}
+
 /// A sealed segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
@@ -180,6 +186,8 @@ mod tests {
         assert_eq!(name, "20261125T091320Z-1a2b3c4d");
         assert_eq!(start(&name), Some(1_795_598_000_000_000));
         assert_eq!(start("20261125T091320Z-1a2b3c4d-2"), start(&name));
+        assert_eq!(boot("20261125T091320Z-1a2b3c4d-2"), Some("1a2b3c4d"));
+        assert_eq!(boot(&super::name("", at)), None);
         for other in ["", "notes", "20261125T091320Z", "20261325T091320Z-1a", "../../etc/passwd-0a"]
         {
             assert_eq!(start(other), None, "{other}");

@@ -32,6 +32,6 @@ pub use frame::frame;
 pub use history::History;
 pub use reader::{Recording, Rows};
 pub use recorder::{RecordError, Recorder, Sealer, Settings};
-pub use replay::{Replay, replay, replay_of};
+pub use replay::{Replay, replay};
 pub use rows_of::Source;
 pub use table::{COMMON, Column, Kind, SCHEMA, TABLES, Table, TableSpec};

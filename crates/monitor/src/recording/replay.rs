@@ -84,15 +84,7 @@ impl Sum {
 
 /// Replays what was recorded between two times in microseconds since 1970, both included, of the first host.
 pub fn replay(source: &dyn Source, from_us: i64, to_us: i64) -> Replay {
-    replayed(Reading::new(source, from_us, to_us))
-}
-
-/// The same of a host with this name.
-pub fn replay_of(source: &dyn Source, from_us: i64, to_us: i64, host: &str) -> Replay {
-    replayed(Reading::new(source, from_us, to_us).of_host(host))
-}
-
-fn replayed(mut reading: Reading<'_>) -> Replay {
+    let mut reading = Reading::new(source, from_us, to_us);
     let (mut diagnosis, history) = diagnosis(&mut reading);
     let cost = reading.rows(Table::Cost);
     let has = |instrument: &str| {

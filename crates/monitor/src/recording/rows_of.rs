@@ -76,11 +76,6 @@ impl<'a> Reading<'a> {
         Self { source, from_us, to_us, host: None, hosts, notes, times: None }
     }
 
-    /// Of this host instead of the first.
-    pub fn of_host(self, host: &str) -> Self {
-        Self { host: Some(host.to_owned()).filter(|host| !host.is_empty()), ..self }
-    }
-
     pub fn rows(&mut self, table: Table) -> Vec<Recorded> {
         let mut rows = self.rows_between(table, self.from_us, self.to_us);
         self.notes.append(&mut rows.notes);

@@ -7,9 +7,18 @@
 //! Rules: kernel/sched/syscalls.c (`__sched_setaffinity`), the Kubernetes pages "Control CPU Management Policies on the
 //! Node" and "Control Topology Management Policies on a node", docker-run(1), podman-run(1), lxc.container.conf(5).
 
+use super::exclusive_cpus;
 use super::situation::{Situation, cpus};
 use super::workload::Workload;
-use nearpath_model::CpuSet;
+use nearpath_model::{CpuManager, CpuSet};
+
+/// Endings of units of systemd that are no containers: the runtimes themselves run in such.
+const UNITS: [&str; 3] = [".service", ".socket", ".mount"];
+/// What is to be set with the static CPU manager, for a container with CPUs of its own and for one without.
+const EXCLUSIVE: &str = "topologyManagerPolicy: single-numa-node in the kubelet's configuration, and a pod that requests the NIC's \
+     function as a device, so that its CPUs are near it";
+const SHARED: &str = "a Guaranteed pod that requests whole CPUs, and topologyManagerPolicy: single-numa-node in the kubelet's \
+     configuration";
 
 /// Runtimes by what is in the names of their cgroups, the outermost first; with what to set there.
 const RUNTIMES: &[(&str, &str, &str)] = &[
@@ -20,6 +29,7 @@ const RUNTIMES: &[(&str, &str, &str)] = &[
          for interrupts in reservedSystemCPUs, and a Guaranteed pod that requests whole CPUs",
     ),
     ("libpod", "Podman", "podman update --cpuset-cpus CPUS --cpuset-mems NODE"),
+    ("nerdctl-", "nerdctl", "nerdctl update --cpuset-cpus CPUS --cpuset-mems NODE"),
     ("docker", "Docker", "docker update --cpuset-cpus CPUS --cpuset-mems NODE"),
     ("lxc", "LXC", "lxc.cgroup2.cpuset.cpus = CPUS"),
     ("crio-", "CRI-O", "the cpuset of the container"),
@@ -34,11 +44,28 @@ pub(super) struct Runtime {
     set_there: &'static str,
 }
 
+impl Runtime {
+    /// With what is still to be set where the kubelet's CPU manager is static.
+    fn with(self, kubelet: Option<&CpuManager>, has_own_cpus: bool) -> Self {
+        match kubelet {
+            Some(state) if self.name == "Kubernetes" && state.policy == "static" => {
+                Self { set_there: if has_own_cpus { EXCLUSIVE } else { SHARED }, ..self }
+            }
+            _ => self,
+        }
+    }
+}
+
 /// The runtime of a cgroup.
 pub(super) fn runtime(cgroup: &str) -> Option<Runtime> {
+    let is_container = |name: &&str| !UNITS.iter().any(|ending| name.ends_with(ending));
     let has = |mark: &str| {
-        cgroup.split('/').any(|name| {
-            name.starts_with(mark) || name.strip_prefix("cri-").is_some_and(|n| n.starts_with(mark))
+        cgroup.split('/').filter(is_container).any(|name| {
+            // The kubelet's own root may be a slice: kubelet-kubepods.slice.
+            let below = name.ends_with(".slice") && name.contains(&format!("-{mark}"));
+            below
+                || name.starts_with(mark)
+                || name.strip_prefix("cri-").is_some_and(|n| n.starts_with(mark))
         })
     };
     let found = RUNTIMES.iter().find(|(mark, ..)| has(mark));
@@ -48,24 +75,32 @@ pub(super) fn runtime(cgroup: &str) -> Option<Runtime> {
 /// The CPUs of a process, if not all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Confined {
-    /// Those of its cpuset that are online.
+    /// Those of its cpuset that are online and that no other container has alone.
     pub cpus: CpuSet,
     /// The runtime that has set them, if it is known.
     pub runtime: Option<Runtime>,
+    /// Whether a cpuset limits them; otherwise it is CPUs of containers that are left out.
+    has_cpuset: bool,
 }
 
 impl Confined {
     /// The limits of a process; `None` if there are none, or none are known.
     pub fn of(situation: &Situation<'_>, workload: &Workload) -> Option<Self> {
-        let owner = situation.host.owners.iter().find(|owner| owner.pid == workload.pid)?;
-        let runtime = owner.cgroup.as_deref().and_then(runtime);
-        let online = &situation.host.topology.online;
-        let limit = owner.cpuset.as_ref().filter(|cpuset| !online.is_subset(cpuset));
-        if limit.is_none() && runtime.is_none() {
+        let host = situation.host;
+        let owner = host.owners.iter().find(|owner| owner.pid == workload.pid);
+        let own = exclusive_cpus::of_process(host, workload.pid);
+        let runtime = owner.and_then(|owner| runtime(owner.cgroup.as_deref()?));
+        let runtime = runtime.map(|its| its.with(host.kubelet.as_ref(), !own.is_empty()));
+        let online = &host.topology.online;
+        let cpuset = owner.and_then(|owner| owner.cpuset.as_ref());
+        let limit = cpuset.filter(|cpuset| !online.is_subset(cpuset));
+        let others = exclusive_cpus::of(host).difference(&own);
+        if limit.is_none() && runtime.is_none() && others.is_empty() {
             return None;
         }
         let cpus = limit.map_or_else(|| online.clone(), |cpuset| cpuset.intersection(online));
-        Some(Self { cpus, runtime })
+        let has_cpuset = limit.is_some() || runtime.is_some();
+        Some(Self { cpus: cpus.difference(&others), runtime, has_cpuset })
     }
 
     /// Why threads cannot go to these CPUs, and what would allow it.
@@ -77,6 +112,10 @@ impl Confined {
             true => "it is not moved".to_owned(),
             false => format!("it is moved to {} only", cpus(&left)),
         };
+        if !self.has_cpuset {
+            let taken = cpus(&wanted.difference(&self.cpus));
+            return format!("{comm} ({pid}): containers have {taken} alone: {moved}");
+        }
         let set = match self.runtime {
             Some(Runtime { name, set_there }) => format!(
                 "{name} sets it; for {} set there: {}",
@@ -108,6 +147,30 @@ mod tests {
             ("/machine.slice/libpod-4f2.scope/container", Some("Podman")),
             ("/lxc.payload.web", Some("LXC")),
             ("/system.slice/cri-containerd-a.scope", Some("containerd")),
+            (
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod2f.slice/crio-9.scope/container",
+                Some("Kubernetes"),
+            ),
+            (
+                "/docker/4f/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod2f.slice/cri-containerd-9.scope",
+                Some("Kubernetes"),
+            ),
+            ("/kubelet/kubepods/besteffort/pod2f/9", Some("Kubernetes")),
+            ("/system.slice/crio-9.scope", Some("CRI-O")),
+            ("/system.slice/nerdctl-9.scope", Some("nerdctl")),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-9.scope/container",
+                Some("Podman"),
+            ),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/docker-9.scope",
+                Some("Docker"),
+            ),
+            // The runtimes themselves, and what has a name like theirs.
+            ("/system.slice/docker.service", None),
+            ("/system.slice/containerd.service", None),
+            ("/system.slice/lxcfs.service", None),
+            ("/system.slice/docker.socket", None),
             ("/system.slice/nginx.service", None),
             ("/user.slice/my-docker.scope", None),
             ("/", None),

@@ -16,6 +16,7 @@ mod cpu_allocator;
 mod cpuset;
 mod draft;
 mod drop_in;
+mod exclusive_cpus;
 mod gro_flush_timeout;
 mod hugepages;
 mod irqbalance;
@@ -124,6 +125,7 @@ pub fn plan(
         draft.note(format!("{name} is down and carries no packets: nothing is planned for it"));
     }
     mode::notes(&situation, &mut draft);
+    exclusive_cpus::notes(&situation, &mut draft);
     for planner in PLANNERS {
         (planner.run)(&situation, &mut draft);
         // The future queues of these are unknown.

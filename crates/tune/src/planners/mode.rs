@@ -15,6 +15,7 @@
 //! document 002 (interrupt and reader share a cache).
 
 use super::draft::Draft;
+use super::exclusive_cpus;
 use super::situation::{Request, Situation, cpus};
 use super::thread_affinity::wanted;
 use super::workload::{Worker, Workload};
@@ -83,12 +84,23 @@ impl Division {
         node: Option<NodeId>,
     ) -> Self {
         let near = without(nearest_cpus(host, node), request.exclude_cpus.as_ref());
-        let near = Near { host, request, workloads, node, cpus: near };
-        match (&request.irq_cpus, &request.app_cpus) {
+        let exclusive = exclusive_cpus::of(host);
+        let own = exclusive_cpus::of_workloads(host, workloads);
+        let own: Vec<CpuId> = near.iter().copied().filter(|&cpu| own.contains(cpu)).collect();
+        let cpus = without(near, Some(&exclusive));
+        let near = Near { host, request, workloads, node, cpus };
+        let mut division = match (&request.irq_cpus, &request.app_cpus) {
             (Some(irq), app) => near.with_irq_cpus(irq, app.as_ref()),
             (None, Some(app)) => near.with_app_cpus(app),
             (None, None) => near.chosen(),
+        };
+        if request.app_cpus.is_none() {
+            // What a container has alone is for its own threads.
+            let more = own.into_iter().filter(|cpu| !division.app.contains(cpu));
+            let more: Vec<CpuId> = more.collect();
+            division.app.extend(more);
         }
+        division
     }
 }
 

@@ -16,7 +16,7 @@
 
 use super::draft::{Draft, DraftChange};
 use super::situation::{self, Situation, is_hardware};
-use super::{Planner, arfs};
+use super::{Planner, arfs, exclusive_cpus};
 use nearpath_diagnose::cpus_near_node;
 use nearpath_model::{CpuSet, Goal, Nic, NicKind, QueueFile, RxQueue, SettingFile, Sysctl, Target};
 
@@ -135,7 +135,7 @@ fn of_its_cache(
 fn without(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     let name = &nic.name;
     let several = nic.rx_queues.len() > 1;
-    let near = cpus_near_node(&situation.host.topology, nic.numa_node);
+    let near = near(situation, nic);
     for (queue, cpus) in on(nic) {
         if several {
             let why = format!(
@@ -151,6 +151,12 @@ fn without(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
     }
 }
 
+/// The CPUs near a NIC that no container has alone.
+fn near(situation: &Situation<'_>, nic: &Nic) -> CpuSet {
+    let near = cpus_near_node(&situation.host.topology, nic.numa_node);
+    near.difference(&exclusive_cpus::of(situation.host))
+}
+
 /// Restricts RPS to CPUs near the NIC.
 fn stay_near(
     situation: &Situation<'_>,
@@ -161,7 +167,11 @@ fn stay_near(
     near: &CpuSet,
 ) {
     let far = cpus.difference(near);
-    let why = format!("on another node than {}: {}", nic.name, situation::cpus(&far));
+    let why = if far.is_subset(&exclusive_cpus::of(situation.host)) {
+        format!("containers have these alone: {}", situation::cpus(&far))
+    } else {
+        format!("on another node than {}: {}", nic.name, situation::cpus(&far))
+    };
     set(situation, draft, nic, queue, &cpus.intersection(near), &why);
 }
 
@@ -181,7 +191,7 @@ fn software(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
             set(situation, draft, nic, queue, &CpuSet::new(), &why);
         } else if nic.kind == NicKind::Tunnel {
             let Some(lower) = below.first() else { continue };
-            let near = cpus_near_node(&situation.host.topology, lower.numa_node);
+            let near = near(situation, lower);
             stay_near(situation, draft, nic, queue, cpus, &near);
         } else if several {
             let why = format!("the queues of {names} already spread the packets of {}", nic.name);
@@ -197,8 +207,13 @@ fn software(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic) {
 fn as_diagnosed(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, queue: &RxQueue) {
     let target = target(nic, queue, QueueFile::RpsCpus);
     if let Some((_, change)) = situation.proposed(&target)
-        && let Some(after) = target.set_of(&change.after)
+        && let Some(proposed) = target.set_of(&change.after)
     {
+        let after = proposed.difference(&exclusive_cpus::of(situation.host));
+        if after.is_empty() && !proposed.is_empty() {
+            // A container has all of them alone.
+            return;
+        }
         let why = change.why.trim_end_matches('.').to_owned();
         set(situation, draft, nic, queue, &after, &why);
     }

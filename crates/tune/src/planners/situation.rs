@@ -2,6 +2,7 @@
 
 use super::channels::ChannelCount;
 use super::command_line::BootParameter;
+use super::exclusive_cpus;
 use super::hugepages::Hugepages;
 use super::mode::{Division, Mode};
 use super::napi::Napi;
@@ -118,6 +119,7 @@ impl<'a> Situation<'a> {
         super::schedule::check(host, request)?;
         apart(request)?;
         isolation(host, request)?;
+        exclusive_cpus::check(host, request, workloads)?;
         let mut asked_by = BTreeMap::new();
         for finding in findings {
             for change in finding.changes.iter().filter(|change| !change.alternative) {
@@ -174,6 +176,13 @@ impl<'a> Situation<'a> {
         let mut unknown = self.host.unknown.iter();
         let found = unknown.find(|unknown| unknown.subject == subject && about(&unknown.fact))?;
         Some(found.reason.clone())
+    }
+
+    /// Whether a NIC with its own interrupts was requested, and is excluded from further planning.
+    pub fn some_are_aside(&self) -> bool {
+        let names = &self.request.nics;
+        let mut aside = self.carrying().filter(|nic| self.aside.contains(&nic.ifindex));
+        aside.any(|nic| is_hardware(nic) && (names.is_empty() || names.contains(&nic.name)))
     }
 
     /// The CPUs that interrupts of other interfaces are pinned to.

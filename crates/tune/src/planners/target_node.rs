@@ -59,6 +59,10 @@ pub(super) fn node(situation: &Situation<'_>) -> Result<Option<NodeId>, String> 
     let mut known = nodes.iter().flatten();
     match (known.next(), known.next(), nodes.contains(&None)) {
         (Some(&node), None, false) => Ok(Some(node)),
+        (None, None, false) if situation.some_are_aside() => Err(
+            "this plan sets up the queues of the NIC again; plan the threads once it is applied"
+                .to_owned(),
+        ),
         (None, None, false) => Err("there is no NIC with its own interrupts".to_owned()),
         (_, _, true) => Err("the node of a NIC is unknown; select others with --nic".to_owned()),
         (_, Some(_), _) => Err("the NICs are on several nodes; select one with --nic".to_owned()),

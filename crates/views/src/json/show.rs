@@ -2,8 +2,8 @@
 
 use crate::queues::{QueueRow, queue_rows};
 use nearpath_model::{
-    ArchIrq, CpuId, CpuSet, CpuTime, Daemons, HOST_SCHEMA, Host, Hugepages, Irq, Kernel, Llc,
-    LlcId, Nic, NodeId, PciFunction, SoftirqCounts, SoftnetCpu, Topology, Unknown,
+    ArchIrq, CpuId, CpuManager, CpuSet, CpuTime, Daemons, HOST_SCHEMA, Host, Hugepages, Irq,
+    Kernel, Llc, LlcId, Nic, NodeId, PciFunction, SoftirqCounts, SoftnetCpu, Topology, Unknown,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -128,6 +128,9 @@ pub struct AllDocument<'a> {
     pub sysctls: &'a BTreeMap<String, String>,
     /// Programs that change the same settings as nearpath.
     pub daemons: &'a Daemons,
+    /// What the kubelet's CPU manager has assigned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<&'a CpuManager>,
     /// What could not be read of the host, and why.
     pub unknown: &'a [Unknown],
 }
@@ -229,6 +232,7 @@ pub fn all(host: &Host) -> AllDocument<'_> {
         cpu_time: &host.cpu_time,
         sysctls: &host.sysctls,
         daemons: &host.daemons,
+        kubelet: host.kubelet.as_ref(),
         unknown: &host.unknown,
     }
 }

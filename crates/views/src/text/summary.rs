@@ -65,5 +65,14 @@ fn kernel(host: &Host) -> String {
         let value = value.unwrap_or_else(|| "unknown".to_owned());
         line!(out, "{:<16}{}", format!("{name}:"), printable(&value));
     }
+    if let Some(kubelet) = &host.kubelet {
+        let alone = kubelet.exclusive_cpus();
+        let given = match alone.is_empty() {
+            true => "none".to_owned(),
+            false => alone.to_string(),
+        };
+        let text = format!("{}, CPUs of containers alone: {given}", kubelet.policy);
+        line!(out, "{:<16}{}", "kubelet:", printable(&text));
+    }
     out
 }

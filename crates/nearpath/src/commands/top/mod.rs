@@ -53,6 +53,9 @@ pub struct Top {
     /// Where to begin in the recording [default: its end]
     #[arg(long, value_name = "TIME", requires = "recording")]
     at: Option<String>,
+    /// The host, if the recording has several
+    #[arg(long, value_name = "NAME", requires = "recording")]
+    hostname: Option<String>,
     /// Time between two readings, and two screens
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
@@ -105,7 +108,7 @@ impl Top {
     }
 
     fn of_recording(&self, folder: &Path) -> Result<(), Failure> {
-        let recording = recorded::open(folder)?;
+        let recording = recorded::open_host(folder, self.hostname.as_deref())?;
         let last = recording.times().map_or(0, |(_, last)| last);
         let at = self.at.as_deref().map(|text| recorded::moment(text, last));
         let at = at.transpose().map_err(Failure::Usage)?;

@@ -13,7 +13,7 @@ use nearpath_host::{Root, Wanted, current_netns, unit_of_cgroup};
 use nearpath_model::{
     CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner, TrafficClass,
 };
-use nearpath_monitor::recording::{Replay, replay_of};
+use nearpath_monitor::recording::{Replay, replay};
 use nearpath_tune::planners::{
     BootParameter, ChannelCount, Hugepages, Mode, Napi, Request, Schedule, ScheduleRule, System,
     Traffic, Workload, plan, workloads,
@@ -142,6 +142,9 @@ pub struct PlanOptions {
     /// The moment of the recording (UTC), with two minutes before and after it [default: its end]
     #[arg(long, value_name = "TIME", requires = "findings")]
     at: Option<String>,
+    /// The host of the recording, if it is not named as the one to plan for
+    #[arg(long, value_name = "NAME", requires = "findings")]
+    hostname: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -310,6 +313,9 @@ impl PlanOptions {
         if self.at.is_some() {
             bail!("--at is of a recording, and {} is not a folder", file.display());
         }
+        if self.hostname.is_some() {
+            bail!("--hostname is of a recording, and {} is not a folder", file.display());
+        }
         let name = file.display();
         let bytes = super::apply::read(file, MAX_FILE)?;
         let diagnosis: Diagnosis = serde_json::from_slice(&bytes)
@@ -320,18 +326,19 @@ impl PlanOptions {
 
     /// What was found on the host that is planned for. Findings of another one would name its devices and processes.
     fn recorded(&self, folder: &Path, host: &Host) -> anyhow::Result<Diagnosis> {
-        let recording = recorded::open(folder)?;
+        let planned = host.kernel.hostname.as_deref();
+        let name =
+            self.hostname.as_deref().or(planned).context("the host to plan for has no name")?;
+        let recording = recorded::open_host(folder, Some(name))?;
         let times = recorded::moment_of(&recording, self.at.as_deref());
         let Times { from_us, to_us, .. } = times.map_err(anyhow::Error::msg)?;
-        let name = host.kernel.hostname.clone().context("the host to plan for has no name")?;
-        let Replay { hosts, diagnosis, notes, times, .. } =
-            replay_of(&recording, from_us, to_us, &name);
+        let Replay { hosts, diagnosis, notes, times, .. } = replay(&recording, from_us, to_us);
         recorded::report(&notes, &[]);
         if hosts.is_empty() {
             return Err(recorded::nothing(from_us, to_us));
         }
-        if !hosts.contains(&name) {
-            bail!("{} has no findings of {name}, but of {}", folder.display(), hosts.join(", "));
+        if let Some(planned) = planned.filter(|planned| *planned != name) {
+            say(&format!("findings of {name}, for a plan for {planned}"));
         }
         if let Some(missing) = diagnosis.not_checked.first() {
             bail!("{}: {} (--at)", folder.display(), missing.reason);
