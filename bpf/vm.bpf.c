@@ -81,19 +81,23 @@ static __always_inline void reaches_tap(u64 address, struct net_device *device)
 {
 	struct cpu *cpu = this_cpu();
 	struct packet *packet;
+	bool is_other;
 
 	if (!active || !cpu)
 		return;
-	packet = claim_packet(address);
+	is_other = only.session && !is_probe((struct sk_buff *)address);
+	packet = claim_packet(address, is_other);
 	if (!packet)
 		return;
+	packet->is_other = is_other;
 	packet->irq_ns = cpu->run_irq_ns;
 	packet->handler_ns = cpu->run_ns;
 	packet->tap_ns = bpf_ktime_get_ns();
 	packet->cpu = bpf_get_smp_processor_id();
 	packet->ifindex = BPF_CORE_READ(device, ifindex);
 	packet->skb = address;
-	count(&counters.started, 1);
+	if (!is_other)
+		count(&counters.started, 1);
 }
 
 /* tun_net_xmit(skb, device) */
@@ -144,9 +148,11 @@ static __always_inline void takes(u64 *ctx, u32 number)
 		count(&counters.unknown, 1);
 		return;
 	}
-	queue = queue_of_socket(socket);
-	if (queue)
-		take_packet(queue, packet, number);
+	if (!packet->is_other && packet->tap_ns >= only.since_ns) {
+		queue = queue_of_socket(socket);
+		if (queue)
+			take_packet(queue, packet, number);
+	}
 	packet->skb = 0;
 }
 
