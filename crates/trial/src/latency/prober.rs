@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Timeout of the reflector's first answer, and the interval of its retries.
+/// Shortest timeout of the reflector's first answer, and the interval of its retries.
 const HELLO: Duration = Duration::from_secs(2);
 const HELLO_AGAIN: Duration = Duration::from_millis(200);
 /// How long to wait until the kernels of both sides timestamp received packets, and the interval of probes
@@ -163,7 +163,7 @@ fn open(plan: &LatencyPlan) -> Result<(u64, Vec<Lane>), LatencyError> {
             .map_err(LatencyError::of(format!("connecting to {target}")))?;
         // Stamps are on for all flows of a host, or for none.
         let stamped = number == 0 && plan.split && flow.no_stamps.is_none();
-        hello(&mut flow, stamped).map_err(LatencyError::of(format!(
+        hello(&mut flow, stamped, plan.late_after).map_err(LatencyError::of(format!(
             "no reflector answers at {target} (is 'nearpath bench reflect' running there?)"
         )))?;
         lanes.push(Lane { flow, number, slots, tally: Mutex::new(Tally::new()) });
@@ -171,14 +171,14 @@ fn open(plan: &LatencyPlan) -> Result<(u64, Vec<Lane>), LatencyError> {
     Ok((session, lanes))
 }
 
-/// Waits until the reflector answers; and, with `stamped`, for a while until both kernels stamp what they
+/// Waits until the reflector answers, at least as long as an answer may take; and, with `stamped`, for a while until both kernels stamp what they
 /// receive.
-fn hello(flow: &mut Flow, stamped: bool) -> io::Result<()> {
+fn hello(flow: &mut Flow, stamped: bool, late_after: Duration) -> io::Result<()> {
     let Flow { outgoing, incoming, .. } = flow;
     let begin_ns = now_ns();
     let mut answered = false;
     incoming.wait_at_most(Some(HELLO_AGAIN))?;
-    while now_ns() < begin_ns + nanoseconds(if answered { STAMPS } else { HELLO }) {
+    while now_ns() < begin_ns + nanoseconds(if answered { STAMPS } else { HELLO.max(late_after) }) {
         outgoing.send(None)?;
         outgoing.take_stamps();
         loop {

@@ -102,9 +102,9 @@ fn table(report: &PathsReport) -> Table {
         table.row(row);
         let Some(vm) = &path.vm else { continue };
         for (kind, name, _) in STAGES {
-            table.row(stage(&format!("  {name}"), vm.queue.span(kind)));
+            table.row(stage(path, name, vm.queue.span(kind)));
         }
-        table.row(stage("  whole into the guest", vm.queue.span(VmSpanKind::Whole)));
+        table.row(stage(path, "whole into the guest", vm.queue.span(VmSpanKind::Whole)));
     }
     table
 }
@@ -114,8 +114,8 @@ fn fraction(ns: Option<f64>) -> String {
 }
 
 /// A row of a stage; its numbers except for count and maximum are those of its histogram.
-fn stage(name: &str, span: Option<&VmSpan>) -> Vec<String> {
-    let mut row = vec![String::new(), String::new(), name.to_owned()];
+fn stage(path: &PathResult, name: &str, span: Option<&VmSpan>) -> Vec<String> {
+    let mut row = vec![path.path.clone(), path.load.name().to_owned(), format!("  {name}")];
     let Some(span) = span else {
         row.push("0".to_owned());
         return row;
@@ -236,4 +236,70 @@ fn rest(path: &PathResult) -> Vec<String> {
         ));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_model::histogram::bucket;
+    use nearpath_trial::paths::PathVm;
+    use serde_json::json;
+
+    fn span(kind: VmSpanKind, count: u64, ns: u64) -> VmSpan {
+        VmSpan::new(kind, &[(bucket(ns), count)], ns).unwrap()
+    }
+
+    fn report() -> PathsReport {
+        let row = |path: &str, load: &str, ms: u64| {
+            json!({"path": path, "target": "10.0.0.2:7", "load": load, "sent": 1000, "received": 998, "lost": 2,
+                "uncounted": 40, "min_ns": ms * 900_000, "mean_ns": ms as f64 * 1e6, "stddev_ns": 50_000.0,
+                "percentiles": {"50": ms * 1_000_000, "90": ms * 1_100_000, "99": ms * 1_200_000},
+                "max_ns": ms * 2_000_000, "vm": null, "not_split": null, "streams": [], "own_load": null})
+        };
+        let mut report: PathsReport = serde_json::from_value(json!({"schema": 1, "from": "peer", "seed": 7,
+            "rounds": 2, "block_s": 5.0, "rate_per_s": 100, "size_bytes": 64, "order": [["tap", "none"]],
+            "paths": [row("host", "none", 1), row("tap", "none", 4), row("tap", "udp", 8)],
+            "notes": ["mind the gap"]}))
+        .unwrap();
+        report.paths[0].not_split = Some("the target is this host itself (br0)".to_owned());
+        let spans = vec![
+            span(VmSpanKind::InterruptToHandler, 500, 400_000),
+            span(VmSpanKind::HandlerToVhost, 1000, 200_000),
+            span(VmSpanKind::VhostToKvm, 1000, 1_000_000),
+            span(VmSpanKind::KvmToGuest, 1000, 400_000),
+            span(VmSpanKind::Whole, 1000, 1_800_000),
+        ];
+        let queue = VmQueue {
+            tap: "tap0".to_owned(),
+            queue: Some(0),
+            taken: 1000,
+            interrupts: 800,
+            interrupted: 1000,
+            spans,
+            ..VmQueue::default()
+        };
+        report.paths[1].vm = Some(PathVm { pid: Some(42), name: Some("web".to_owned()), queue });
+        report.paths[2].own_load = serde_json::from_value(
+            json!({"sent": 500, "answered": 499, "size_bytes": 1400, "seconds": 5.6}),
+        )
+        .unwrap();
+        report
+    }
+
+    #[test]
+    fn each_path_has_its_stages_and_a_bar() {
+        let expected = "\
+";
+        assert_eq!(anstream::adapter::strip_str(&bench_paths(&report())).to_string(), expected);
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_its_mean() {
+        let report = report();
+        let queue = &report.paths[1].vm.as_ref().unwrap().queue;
+        let bar = bar(Some(queue), 4e6, 10.0 / 1e6);
+        // Half of the packets have (a), 0.4 ms: 0.2 ms on average.
+        assert_eq!(bar, "aabbccccccccccdddd......................");
+        assert_eq!(super::bar(None, 4e6, 1e-6), "....");
+    }
 }

@@ -27,7 +27,7 @@ use nearpath_trial::paths::{
 use nearpath_trial::scenarios::interface_of;
 use nearpath_views::text;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,8 @@ EXAMPLES
 
 /// Extra time of a load: for first contact, and until the last answer.
 const AROUND: Duration = Duration::from_secs(2);
+/// How long a server of iperf3 may take to accept.
+const SERVER: Duration = Duration::from_secs(2);
 /// Payload of nearpath's own datagrams, in bytes, and their rate where none is given.
 const OWN_SIZE: u32 = 1_400;
 const OWN_RATE_PER_S: u32 = 1_000;
@@ -226,6 +228,7 @@ impl Paths {
             options: self,
             packets: is_split.then_some(packets),
             interrupt,
+            asked: BTreeSet::new(),
             own: BTreeSet::new(),
         };
         let mut blocks: BTreeMap<(usize, PathLoad), Vec<PathBlock>> = BTreeMap::new();
@@ -310,7 +313,8 @@ struct Run<'a> {
     /// `None`: stages cannot be observed.
     packets: Option<VmPackets<'a>>,
     interrupt: &'a Interrupt,
-    /// Targets without a server of iperf3, by load.
+    /// Targets, with the load: those asked for a server of iperf3, and those without.
+    asked: BTreeSet<(SocketAddr, PathLoad)>,
     own: BTreeSet<(SocketAddr, PathLoad)>,
 }
 
@@ -353,6 +357,20 @@ impl Run<'_> {
         measure_marked(&options.plan(target, time), &|wait| !interrupt.wait(wait), &mut ready)
     }
 
+    /// Whether iperf3's server may listen there. (iperf3 reports only at its end that nothing answers.) It is asked once:
+    /// the server takes a connection for a client.
+    fn has_server(&mut self, target: SocketAddr, load: PathLoad, protocol: Protocol) -> bool {
+        if self.asked.insert((target, load)) {
+            let base_port = self.options.load_port;
+            let server = Background { base_port, ..Background::new(protocol, target.ip()) };
+            let server = SocketAddr::new(target.ip(), server.port());
+            if TcpStream::connect_timeout(&server, SERVER).is_err() {
+                self.own.insert((target, load));
+            }
+        }
+        !self.own.contains(&(target, load))
+    }
+
     fn start(&mut self, target: SocketAddr, load: PathLoad) -> anyhow::Result<Running> {
         let options = self.options;
         let (protocol, transport) = match load {
@@ -360,7 +378,7 @@ impl Run<'_> {
             PathLoad::Tcp => (Protocol::Tcp, Transport::Tcp),
             PathLoad::Udp => (Protocol::Udp, Transport::Udp),
         };
-        if !self.own.contains(&(target, load)) {
+        if self.has_server(target, load, protocol) {
             let streams = Background {
                 base_port: options.load_port,
                 streams: options.load_streams,
