@@ -35,11 +35,11 @@ struct probe_header {
 	u64 sequence; /* big-endian, too, until it is compared */
 };
 
-static __always_inline bool is_probe(struct sk_buff *skb)
+/* `at` is the address of the IP header, `end` where the contiguous part ends. */
+static __always_inline bool is_probe_at(u64 at, u64 end)
 {
-	u64 at = (u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, network_header), session = only.session;
+	u64 session = only.session;
 	struct probe_header header;
-	u64 end = (u64)BPF_CORE_READ(skb, data) + BPF_CORE_READ(skb, len) - BPF_CORE_READ(skb, data_len);
 	u8 ip[10], length;
 
 	if (session == ONLY_NONE || bpf_probe_read_kernel(ip, sizeof(ip), (void *)at))
@@ -58,6 +58,31 @@ static __always_inline bool is_probe(struct sk_buff *skb)
 	return header.magic == bpf_htonl(PROBE_MAGIC) && header.kind == PROBE_KIND &&
 	       header.session == bpf_cpu_to_be64(session) && header.sequence >= only.first &&
 	       header.sequence < only.end;
+}
+
+static __always_inline bool is_probe(struct sk_buff *skb)
+{
+	u64 end = (u64)BPF_CORE_READ(skb, data) + BPF_CORE_READ(skb, len) - BPF_CORE_READ(skb, data_len);
+
+	return is_probe_at((u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, network_header), end);
+}
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+/* The length has 16 or 32 bits, of which these are the lower (little-endian). */
+struct xdp_frame {
+	void *data;
+	u16 len;
+};
+
+#pragma clang attribute pop
+
+/* The same of a frame of XDP, without a VLAN tag. */
+static __always_inline bool is_probe_frame(struct xdp_frame *frame)
+{
+	u64 data = (u64)BPF_CORE_READ(frame, data);
+
+	return is_probe_at(data + 14, data + BPF_CORE_READ(frame, len));
 }
 
 #endif

@@ -1,15 +1,19 @@
 """`nearpath bench paths` to a virtual host and to virtual machines in it: by a tap in Open vSwitch, by a tap in a bridge,
-and by a macvtap.
+by a macvtap, and by a tap to which XDP redirects frames.
 
 The probes come from a NIC of the same virtual host, in a network namespace of its own, through the peer's bridge and
 the other NIC. The judges are the guests, which count the probes that they have taken.
 """
 
 import json
+import subprocess
+import tempfile
+from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 from lab import Host, Nic
 from lab.fixtures import lab, lengthy, representative
+from lab.payload import PROJECT
 
 from .hosts import TWO_NODES
 from .vms import TinyVm, device_of, macvtap, start_program
@@ -34,7 +38,7 @@ class Path(NamedTuple):
     @property
     def address(self) -> str:
         """The guest's."""
-        return f"10.9.{1 + self.vlan}.50"
+        return f"10.9.{1 + self.vlan}.{int(self.mac[-2:])}"
 
 
 def tap(name: str) -> str:
@@ -57,6 +61,17 @@ PATHS = {
         "tap1",
     ),
     "macvtap": Path(0, "52:54:00:aa:00:30", macvtap(NIC, "tap2", "52:54:00:aa:00:30"), "tap2"),
+    # Answers go another way: tc sends them to the NIC.
+    "xdp": Path(
+        0,
+        "52:54:00:aa:00:40",
+        f"{tap('tap3')} && tc qdisc add dev tap3 clsact"
+        f" && tc filter add dev tap3 ingress matchall action mirred egress redirect dev {NIC}"
+        " && bpftool prog load /tmp/to_tap.o /sys/fs/bpf/to_tap pinmaps /sys/fs/bpf"
+        " && bpftool map update pinned /sys/fs/bpf/tap key 0 0 0 0 value $(cat /sys/class/net/tap3/ifindex) 0 0 0"
+        f" && bpftool net attach xdpdrv pinned /sys/fs/bpf/to_tap dev {NIC}",
+        "tap3",
+    ),
 }
 
 
@@ -86,6 +101,8 @@ def bring_up(host: Host, names: tuple[str, ...]) -> dict[str, TinyVm]:
                 f" && ip -n prober link set {prober} up"
                 f" && ip -n prober address add 10.9.{1 + path.vlan}.200/24 dev {prober}"
             )
+        if name == "xdp":
+            host.write("/tmp/to_tap.o", compiled("to_tap.bpf.c"))
         host.check(path.commands)
         words = ["-e", "-c", str(1 + number % 3)]
         device = device_of(host, path.tap) if name == "macvtap" else path.tap
@@ -96,6 +113,15 @@ def bring_up(host: Host, names: tuple[str, ...]) -> dict[str, TinyVm]:
         )
     host.start(["nearpath", "bench", "reflect", "--bind", host.machine.address(1)])
     return vms
+
+
+def compiled(source: str) -> bytes:
+    """A BPF program of lab/vm."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = FilePath(folder) / "program.o"
+        words = ["clang", "-O2", "-g", "-target", "bpf", "-c", PROJECT / "lab/vm" / source, "-o", program]
+        subprocess.run(words, check=True)
+        return program.read_bytes()
 
 
 def compared(host: Host, names: tuple[str, ...], *options: str) -> dict[str, Any]:
@@ -156,4 +182,4 @@ def test_stages_of_a_tap_and_a_macvtap_are_those_of_their_guests(host: Host) -> 
 @lengthy
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=NICS)
 def test_every_path_is_split(host: Host) -> None:
-    assert_paths_split(host, ("ovs", "bridge", "macvtap"))
+    assert_paths_split(host, ("ovs", "bridge", "macvtap", "xdp"))

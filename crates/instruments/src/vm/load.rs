@@ -42,6 +42,7 @@ pub const PROBES: &[Probe] = &[
     helper_probe(&[of("tap", entry("tap_recvmsg"))], "tap_recvmsg"),
     helper_probe(&[of("vhost_net", entry("handle_rx"))], "handle_rx"),
     helper_probe(&[of("tun", entry("tun_net_xmit"))], "tun_net_xmit"),
+    helper_probe(&[of("tun", entry("tun_xdp_xmit"))], "tun_xdp_xmit"),
     helper_probe(&[of("tap", pointed_to(entry("tap_handle_frame")))], "tap_handle_frame"),
     probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
     probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &[]),
@@ -62,6 +63,7 @@ const NEEDED: &[&[&str]] = &[
 
 /// Others, with what is not known without them.
 const OTHERS: &[(&[&str], &str)] = &[
+    (&["tun_xdp_xmit"], "frames that XDP redirects to taps"),
     (&["handle_rx"], "how long woken vhost workers wait for a CPU"),
     (&["irq_handler_entry", "irq_handler_exit", "softirq_raise"], "(a) interrupt to handler"),
     (&["softirq_entry", "softirq_exit"], "(a) and (b), up to the tap"),

@@ -289,6 +289,28 @@ mod tests {
     #[test]
     fn each_path_has_its_stages_and_a_bar() {
         let expected = "\
+median round trip without load: host 1.00ms, tap 4.00ms
+probed from peer with 100/s of 64 bytes by UDP: 2 x 5.00s each, in random order (--seed 7)
+
+PATH  LOAD  STAGE                       COUNT  LOST     MIN    MEAN  STDDEV     P50     P90     P99   P99.9     MAX
+host  none  round trip                    998     2   900µs  1.00ms  50.0µs  1.00ms  1.10ms  1.20ms       -  2.00ms
+tap   none  round trip                    998     2  3.60ms  4.00ms  50.0µs  4.00ms  4.40ms  4.80ms       -  8.00ms
+tap   none    (a) interrupt to handler    500     -   400µs   400µs     0ns   400µs   400µs   400µs       -   400µs
+tap   none    (b) handler to vhost       1000     -   200µs   200µs     0ns   200µs   200µs   200µs   200µs   200µs
+tap   none    (c) vhost to KVM           1000     -   998µs   998µs     0ns   998µs  1.00ms  1.00ms  1.00ms  1.00ms
+tap   none    (d) KVM to guest           1000     -   400µs   400µs     0ns   400µs   400µs   400µs   400µs   400µs
+tap   none    whole into the guest       1000     -  1.80ms  1.80ms     0ns  1.80ms  1.80ms  1.80ms  1.80ms  1.80ms
+tap   udp   round trip                    998     2  7.20ms  8.00ms  50.0µs  8.00ms  8.80ms  9.60ms       -  16.0ms
+
+mean round trip: a, b, c, d as in the table; the rest is before and after the way into the guest
+  host  none |........ 1.00ms
+  tap   none |aabcccccccddd................. 4.00ms
+  tap   udp  |............................................................ 8.00ms
+
+host, load none: not split: the target is this host itself (br0)
+tap, load none: into web 42 by tap0 queue 0, 1000 probes in 800 interrupts, 1.25 each
+tap, load udp: 500 datagrams of nearpath's own sent, 1.0 Mbit/s, 499 answered
+note: mind the gap
 ";
         assert_eq!(anstream::adapter::strip_str(&bench_paths(&report())).to_string(), expected);
     }
