@@ -250,6 +250,14 @@ impl Paths {
             }
             blocks.entry((path, load)).or_default().push(block);
         }
+        if let Some(packets) = &mut run.packets {
+            let lost = packets.stop().context("cannot measure")?.events_lost;
+            if lost > 0 {
+                notes.push(format!(
+                    "{lost} events were lost by the kernel: as many probes may not be followed"
+                ));
+            }
+        }
         if !run.own.is_empty() {
             let is_own =
                 |target: &&Target<'_>| run.own.iter().any(|(own, _)| *own == target.address);
