@@ -1,5 +1,5 @@
-"""`nearpath bench paths` to a virtual host and to virtual machines in it: by a tap in Open vSwitch, or in a bridge, by a
-macvtap, and by a tap to which XDP redirects frames.
+"""`nearpath bench paths` to a virtual host and to virtual machines in it: by a tap in Open vSwitch, or in a bridge, or
+to which XDP redirects frames, and by a macvtap.
 
 The probes come from a NIC of the same virtual host, in a network namespace of its own, through the peer's bridge and
 the other NIC. The judges are the guests, which count the probes that they have taken.
@@ -57,7 +57,8 @@ PATHS = {
         20,
         "52:54:00:aa:00:20",
         f"{tap('tap1')} && ip link add br1 type bridge && ip link set {NIC}.20 master br1"
-        " && ip link set tap1 master br1 && ip link set br1 up && bridge fdb add 52:54:00:aa:00:20 dev tap1 master static",
+        " && ip link set tap1 master br1 && ip link set br1 up"
+        " && bridge fdb add 52:54:00:aa:00:20 dev tap1 master static",
         "tap1",
     ),
     "macvtap": Path(0, "52:54:00:aa:00:30", macvtap(NIC, "tap2", "52:54:00:aa:00:30"), "tap2"),
