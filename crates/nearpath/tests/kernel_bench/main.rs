@@ -191,7 +191,7 @@ fn scenarios_alternate_and_leave_nothing_behind() {
 
 #[test]
 fn paths_are_compared_in_random_order_with_and_without_load() {
-    if !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci() || !nearpath_testing::require_netns() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
