@@ -77,29 +77,58 @@ PROBE(softirq_exit, "softirq_exit")
 		cpu->run_ns = cpu->run_irq_ns = 0;
 }
 
-static __always_inline void reaches_tap(u64 address, struct net_device *device)
+/* `address` is what vhost will take: that of an sk_buff, or of a frame of XDP with a mark. */
+static __always_inline void reaches_tap(u64 address, struct net_device *device, bool is_other)
 {
 	struct cpu *cpu = this_cpu();
 	struct packet *packet;
 
-	if (!active || !cpu)
+	if (!cpu)
 		return;
-	packet = claim_packet(address);
+	packet = claim_packet(address, is_other);
 	if (!packet)
 		return;
+	packet->is_other = is_other;
 	packet->irq_ns = cpu->run_irq_ns;
 	packet->handler_ns = cpu->run_ns;
 	packet->tap_ns = bpf_ktime_get_ns();
 	packet->cpu = bpf_get_smp_processor_id();
 	packet->ifindex = BPF_CORE_READ(device, ifindex);
 	packet->skb = address;
-	count(&counters.started, 1);
+	if (!is_other)
+		count(&counters.started, 1);
+}
+
+static __always_inline void skb_reaches_tap(u64 address, struct net_device *device)
+{
+	if (active)
+		reaches_tap(address, device, only.session && !is_probe((struct sk_buff *)address));
 }
 
 /* tun_net_xmit(skb, device) */
 PROBE_FUNCTION(tun_net_xmit, "tun_net_xmit")
 {
-	reaches_tap(address_of(ctx[0]), (struct net_device *)address_of(ctx[1]));
+	skb_reaches_tap(address_of(ctx[0]), (struct net_device *)address_of(ctx[1]));
+}
+
+/* Frames that XDP redirects at once (DEV_MAP_BULK_SIZE), and their mark in the tap's ring (TUN_XDP_FLAG). */
+#define XDP_FRAMES 16
+#define TUN_XDP_FLAG 1
+
+/* tun_xdp_xmit(device, n, frames, flags) */
+PROBE_FUNCTION(tun_xdp_xmit, "tun_xdp_xmit")
+{
+	struct net_device *device = (struct net_device *)address_of(ctx[0]);
+	u64 frames = address_of(ctx[2]), frame;
+	u32 n = (u32)ctx[1];
+
+	if (!active)
+		return;
+	for (u32 i = 0; i < XDP_FRAMES; i++) {
+		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(frames + 8 * i)))
+			break;
+		reaches_tap(frame | TUN_XDP_FLAG, device, only.session && !is_probe_frame((struct xdp_frame *)frame));
+	}
 }
 
 /* tap_handle_frame(&skb): of a macvtap, or an ipvtap. */
@@ -108,7 +137,7 @@ PROBE_FUNCTION(tap_handle_frame, "tap_handle_frame")
 	u64 address = 0;
 
 	if (!bpf_probe_read_kernel(&address, sizeof(address), (void *)address_of(ctx[0])) && address)
-		reaches_tap(address, BPF_CORE_READ((struct sk_buff *)address, dev));
+		skb_reaches_tap(address, BPF_CORE_READ((struct sk_buff *)address, dev));
 }
 
 /* handle_rx(vhost_net): the worker begins to look for packets. */
@@ -144,9 +173,11 @@ static __always_inline void takes(u64 *ctx, u32 number)
 		count(&counters.unknown, 1);
 		return;
 	}
-	queue = queue_of_socket(socket);
-	if (queue)
-		take_packet(queue, packet, number);
+	if (!packet->is_other && packet->tap_ns >= only.since_ns) {
+		queue = queue_of_socket(socket);
+		if (queue)
+			take_packet(queue, packet, number);
+	}
 	packet->skb = 0;
 }
 

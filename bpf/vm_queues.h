@@ -5,6 +5,7 @@
 
 #include "histogram.h"
 #include "pid_namespace.h"
+#include "vm_probes.h"
 
 /* Packets between tap and worker: the rings of 16 queues, usually of 500 packets. */
 #define PACKET_SLOT_BITS 13
@@ -146,6 +147,7 @@ struct packet {
 	u64 irq_ns, handler_ns, tap_ns;
 	u32 ifindex;
 	u32 cpu;
+	u64 is_other; /* not one of the probes that are followed */
 };
 
 struct {
@@ -320,15 +322,17 @@ static __always_inline struct packet *packet_slot(u64 skb)
 	return bpf_map_lookup_elem(&packets, &slot);
 }
 
-/* A slot for a packet; none if another one has it. */
-static __always_inline struct packet *claim_packet(u64 skb)
+/* A slot for a packet; none if another one has it. Of two, a probe keeps it or gets it. */
+static __always_inline struct packet *claim_packet(u64 skb, bool is_other)
 {
 	struct packet *packet = packet_slot(skb);
 
 	if (!packet)
 		return packet;
-	if (packet->skb && packet->skb != skb && bpf_ktime_get_ns() - packet->tap_ns < STALE_NS) {
-		count(&counters.collided, 1);
+	if (packet->skb && packet->skb != skb && bpf_ktime_get_ns() - packet->tap_ns < STALE_NS &&
+	    (is_other || !packet->is_other)) {
+		if (!is_other)
+			count(&counters.collided, 1);
 		return 0;
 	}
 	return packet;
@@ -554,11 +558,13 @@ __noinline int enter_packet(u32 slot, u64 now)
 	if (tail == interrupt->head || !waiting->set_ns)
 		return false;
 	queue = waiting->queue;
-	add_time(queue, waiting->way, now - waiting->set_ns);
-	add_time(queue, SPAN_WHOLE, now - waiting->start_ns);
-	see_on(queue, POINT_VCPU, bpf_get_smp_processor_id(), 1);
-	explain(waiting, now);
-	note_owner(queue);
+	if (waiting->tap_ns >= only.since_ns) {
+		add_time(queue, waiting->way, now - waiting->set_ns);
+		add_time(queue, SPAN_WHOLE, now - waiting->start_ns);
+		see_on(queue, POINT_VCPU, bpf_get_smp_processor_id(), 1);
+		explain(waiting, now);
+		note_owner(queue);
+	}
 	waiting->set_ns = 0;
 	interrupt->tail = tail + 1;
 	count(&waiting_packets, -1ULL);

@@ -47,7 +47,13 @@ class Note(NamedTuple):
 
     tsc: int
     irq: int  # The count of interrupts: packets of one interrupt have the same.
-    number: int | None  # Of a datagram of `send`.
+    length: int  # Of the frame, with the header of virtio before it.
+    payload: bytes  # The first eight bytes.
+
+    @property
+    def number(self) -> int | None:
+        """Of a datagram of `send`."""
+        return int(self.payload) if self.payload.isdigit() else None
 
 
 class Vcpu(NamedTuple):
@@ -107,14 +113,13 @@ class TinyVm:
 
 
 def _vcpu(said: dict[str, Any]) -> Vcpu:
-    notes = [Note(note["tsc"], note["irq"], _number(note["payload"])) for note in said["notes"]]
+    notes = [Note(note["tsc"], note["irq"], note["length"], _payload(note["payload"])) for note in said["notes"]]
     counts = [said[name] for name in ("irqs", "packets", "halts", "sent", "full", "tx_kicks")]
     return Vcpu(*counts, notes, said["kick_notes"])
 
 
-def _number(payload: str) -> int | None:
-    text = int(payload, 16).to_bytes(8, "little")
-    return int(text) if text.isdigit() else None
+def _payload(word: str) -> bytes:
+    return int(word, 16).to_bytes(8, "little")
 
 
 def start_vm(host: Host, *options: str, queues: int = 1) -> TinyVm:
@@ -125,7 +130,8 @@ def start_vm(host: Host, *options: str, queues: int = 1) -> TinyVm:
     if host.run(["ip", "link", "show", TAP]).status != 0:
         host.check(["ip", "tuntap", "add", "dev", TAP, "mode", "tap", "vnet_hdr", *several])
     host.check(f"ip link set {TAP} up && ovs-vsctl --may-exist add-port br0 {TAP}")
-    vm = _start(host, [*options, "-q", str(queues), TAP])
+    vm = start_program(host, [*options, "-q", str(queues), TAP])
+    _has_neighbour(host)
     host.check(f"ovs-appctl fdb/add br0 {TAP} 0 {MAC}")
     return vm
 
@@ -135,18 +141,37 @@ def start_vm_on_macvtap(host: Host, nic: str, *options: str) -> TinyVm:
     host.check(
         "modprobe -a tun macvtap kvm_amd vhost_net"
         f" && ovs-vsctl --if-exists del-port br0 {nic} && ip link set {nic} up"
-        f" && ip link add link {nic} name {TAP} address {MAC} type macvtap mode bridge && ip link set {TAP} up"
+        f" && {macvtap(nic, TAP, MAC)}"
     )
-    index = host.check(["cat", f"/sys/class/net/{TAP}/ifindex"]).strip()
-    wait_until(lambda: host.run(["test", "-c", f"/dev/tap{index}"]).status == 0, "the macvtap has a device")
-    return _start(host, [*options, f"/dev/tap{index}"])
+    vm = start_program(host, [*options, device_of(host, TAP)])
+    _has_neighbour(host)
+    return vm
 
 
-def _start(host: Host, words: list[str]) -> TinyVm:
-    host.write("/tmp/tinyvm", _program())
-    host.check("chmod +x /tmp/tinyvm && rm -f /tmp/tinyvm.printed")
-    printed = "/tmp/tinyvm.printed"
-    job = host.start(f"exec /tmp/tinyvm {shlex.join(words)} >{printed} 2>&1")
+def macvtap(nic: str, name: str, mac: str) -> str:
+    """Commands that make a macvtap of a NIC."""
+    return f"ip link add link {nic} name {name} address {mac} type macvtap mode bridge && ip link set {name} up"
+
+
+def device_of(host: Host, name: str) -> str:
+    """The device of a macvtap, once it exists."""
+    path = f"/dev/tap{host.check(['cat', f'/sys/class/net/{name}/ifindex']).strip()}"
+    wait_until(lambda: host.run(["test", "-c", path]).status == 0, "the macvtap has a device")
+    return path
+
+
+def _has_neighbour(host: Host) -> None:
+    """The peer knows the guest, which does not answer when asked."""
+    neighbour = ["ip", "neighbour", "replace", ADDRESS, "lladdr", MAC, "dev", "tap0", "nud", "permanent"]
+    assert host.peer.run(neighbour).status == 0
+
+
+def start_program(host: Host, words: list[str], name: str = "tinyvm") -> TinyVm:
+    """Starts the program under this name, and waits until its guest runs."""
+    path, printed = f"/tmp/{name}", f"/tmp/{name}.printed"
+    host.write(path, _program())
+    host.check(f"chmod +x {path} && rm -f {printed}")
+    job = host.start(f"exec {path} {shlex.join(words)} >{printed} 2>&1")
 
     def is_ready() -> bool:
         assert job.running(), host.run(["cat", printed])
@@ -155,8 +180,6 @@ def _start(host: Host, words: list[str]) -> TinyVm:
         return any(line.startswith("ready") for line in lines)
 
     wait_until(is_ready, "the guest runs")
-    neighbour = ["ip", "neighbour", "replace", ADDRESS, "lladdr", MAC, "dev", "tap0", "nud", "permanent"]
-    assert host.peer.run(neighbour).status == 0
     return TinyVm(host, job, printed)
 
 

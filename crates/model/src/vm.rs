@@ -54,7 +54,7 @@ impl VmMeasurement {
     pub fn merge_queues(&mut self) {
         for vm in &mut self.vms {
             let merged = vm.queues.drain(..).reduce(|mut all, queue| {
-                all.add(&queue);
+                all.merge(&queue);
                 all
             });
             vm.queues.extend(merged);
@@ -128,8 +128,11 @@ impl VmQueue {
         self.spans.iter().find(|span| span.span == kind)
     }
 
-    fn add(&mut self, other: &Self) {
-        self.queue = None;
+    /// Adds another queue, or the same at another time.
+    pub fn merge(&mut self, other: &Self) {
+        if (&self.tap, self.queue) != (&other.tap, other.queue) {
+            self.queue = None;
+        }
         for (all, more) in [
             (&mut self.workers, &other.workers),
             (&mut self.vcpus, &other.vcpus),

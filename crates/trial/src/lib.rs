@@ -18,6 +18,7 @@ pub mod live;
 pub mod load;
 mod pacer;
 pub mod packets;
+pub mod paths;
 pub mod process;
 pub mod requests;
 pub mod scenarios;

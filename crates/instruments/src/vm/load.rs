@@ -5,11 +5,12 @@ use crate::kernel::{
     AttachMode, Attached, Kernel, Mapped, Probe, attach, choose, entry, helper_probe, in_best_mode,
     load_only, of, open, pointed_to, probe, refused, word_of, words_of,
 };
-use libbpf_rs::MapCore;
 use libbpf_rs::skel::{OpenSkel, Skel};
+use libbpf_rs::{MapCore, MapFlags};
 use nearpath_model::histogram::cells;
 use nearpath_model::memory::NotAvailable;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::path::Path;
 
 /// The skeleton generated from `bpf/vm.bpf.c` by `build.rs`.
@@ -41,6 +42,7 @@ pub const PROBES: &[Probe] = &[
     helper_probe(&[of("tap", entry("tap_recvmsg"))], "tap_recvmsg"),
     helper_probe(&[of("vhost_net", entry("handle_rx"))], "handle_rx"),
     helper_probe(&[of("tun", entry("tun_net_xmit"))], "tun_net_xmit"),
+    helper_probe(&[of("tun", entry("tun_xdp_xmit"))], "tun_xdp_xmit"),
     helper_probe(&[of("tap", pointed_to(entry("tap_handle_frame")))], "tap_handle_frame"),
     probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
     probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &[]),
@@ -61,6 +63,7 @@ const NEEDED: &[&[&str]] = &[
 
 /// Others, with what is not known without them.
 const OTHERS: &[(&[&str], &str)] = &[
+    (&["tun_xdp_xmit"], "frames that XDP redirects to taps"),
     (&["handle_rx"], "how long woken vhost workers wait for a CPU"),
     (&["irq_handler_entry", "irq_handler_exit", "softirq_raise"], "(a) interrupt to handler"),
     (&["softirq_entry", "softirq_exit"], "(a) and (b), up to the tap"),
@@ -205,11 +208,16 @@ fn load_within(
 /// Histograms without a time yet.
 fn empty_histograms(map: &impl MapCore) -> Result<Mapped, InstrumentError> {
     let histograms = Mapped::new(map)?;
+    clear_histograms(&histograms);
+    Ok(histograms)
+}
+
+fn clear_histograms(histograms: &Mapped) {
+    histograms.clear();
     let each = words_of::<types::histogram>();
     for histogram in 0..histograms.len() / each {
         histograms.set(histogram * each + word_of!(types::histogram, min_ns), u64::MAX);
     }
-    Ok(histograms)
 }
 
 /// Why none of these programs is attached.
@@ -242,6 +250,8 @@ pub const SPANS: usize = 9;
 /// `enum transmit_point`, and `enum transmit_span` of `bpf/vm_transmit.h`.
 pub const TRANSMIT_POINTS: usize = 3;
 pub const TRANSMIT_SPANS: usize = 4;
+/// The session of no probes, `ONLY_NONE` of `bpf/vm_probes.h`.
+const ONLY_NONE: u64 = u64::MAX;
 /// `enum part` of `bpf/vm_late.h`.
 pub const PARTS: usize = 6;
 
@@ -250,6 +260,47 @@ impl Loaded {
     pub fn set_active(&mut self, active: bool) {
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.active = active.into();
+        }
+    }
+
+    /// Forgets what was counted, and counts only probes of a session with these numbers; `None`: nothing.
+    pub fn follow_probes(
+        &mut self,
+        probes: Option<(u64, Range<u64>)>,
+    ) -> Result<(), InstrumentError> {
+        self.follow_only(ONLY_NONE, &(0..0));
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let since_ns = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.only.since_ns = since_ns;
+        }
+        // What is under way counts no more, so that nothing is written to the maps.
+        let refused = |e: libbpf_rs::Error| refused("emptying the BPF maps", &e);
+        let queues = &self.skeleton.maps.queues;
+        for socket in queues.keys().collect::<Vec<_>>() {
+            queues.delete(&socket).map_err(refused)?;
+        }
+        let owners = &self.skeleton.maps.owners;
+        for key in owners.keys().collect::<Vec<_>>() {
+            let nobody = vec![0; owners.value_size() as usize];
+            owners.update(&key, &nobody, MapFlags::ANY).map_err(refused)?;
+        }
+        clear_histograms(&self.histograms);
+        self.seen_on.clear();
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.queue_count = 0;
+            variables.counters = types::counters::default();
+        }
+        let (session, numbers) = probes.unwrap_or((ONLY_NONE, 0..0));
+        self.follow_only(session, &numbers);
+        Ok(())
+    }
+
+    fn follow_only(&mut self, session: u64, numbers: &Range<u64>) {
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.only.first = numbers.start;
+            variables.only.end = numbers.end;
+            variables.only.session = session;
         }
     }
 

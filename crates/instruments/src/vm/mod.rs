@@ -15,6 +15,7 @@ use nearpath_model::vm::{VM_MEASUREMENT_SCHEMA, VmMeasurement};
 use nearpath_model::{Host, Vm};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -73,6 +74,21 @@ impl<'a> VmPackets<'a> {
         let ns = slow.map(|slow| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX));
         self.wanted.slow_ns = ns.and_then(NonZeroU64::new);
         self
+    }
+
+    /// Forgets what was counted, and from now on follows only the probes of a session of a benchmark with these numbers
+    /// (`crates/trial/src/latency/message.rs`); `None`: no packets. What is under way counts no more.
+    ///
+    /// # Errors
+    /// It has not been started.
+    pub fn follow_probes(
+        &mut self,
+        probes: Option<(u64, Range<u64>)>,
+    ) -> Result<(), InstrumentError> {
+        let session = self.session.as_mut().ok_or(InstrumentError::NotStarted)?;
+        session.loaded.follow_probes(probes)?;
+        session.began = Instant::now();
+        Ok(())
     }
 
     fn measurement(&self, session: &Session) -> VmMeasurement {

@@ -190,6 +190,64 @@ fn scenarios_alternate_and_leave_nothing_behind() {
 }
 
 #[test]
+fn paths_are_compared_in_random_order_with_and_without_load() {
+    if !nearpath_testing::require_ci() || !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let reflecting = Reflecting::start(&pair, Side::Server.ipv4(), &[]);
+    // An echo service, which returns what it gets.
+    let address = Side::Server.ipv4();
+    let socket = pair.run(Side::Server, |_| std::net::UdpSocket::bind((address, 0))).unwrap();
+    let echo = socket.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let mut datagram = [0; 2_000];
+        while let Ok((bytes, from)) = socket.recv_from(&mut datagram) {
+            let _ = socket.send_to(&datagram[..bytes], from);
+        }
+    });
+    let targets = [format!("near={}", reflecting.target), format!("echo={echo}")];
+    let args = ["bench", "paths", &targets[0], &targets[1], "--for", "400ms", "--rounds", "2"];
+    let more = ["--rate", "100", "--load-rate", "1M", "--late-after", "10s"];
+    let probed = |last: &[&str]| run(&pair, Side::Client, &[&args[..], &more[..], last].concat());
+    let report = json(&probed(&["--seed", "3", "--json"]));
+    let rows = report["paths"].as_array().unwrap();
+    let named: Vec<(&str, &str)> = rows
+        .iter()
+        .map(|row| (row["path"].as_str().unwrap(), row["load"].as_str().unwrap()))
+        .collect();
+    assert_eq!(named, [("near", "none"), ("near", "udp"), ("echo", "none"), ("echo", "udp")]);
+    for row in rows {
+        assert_eq!((&row["sent"], &row["lost"]), (&80.into(), &0.into()), "{report}");
+        assert!(row["percentiles"]["50"].as_u64() <= row["max_ns"].as_u64(), "{report}");
+        // No virtual machine is here, or this kernel does not show it: never a split, always a reason.
+        assert_eq!(row["vm"], Value::Null, "{report}");
+        let is_loaded = row["load"] == "udp";
+        let own = row["own_load"]["answered"].as_u64();
+        assert_eq!(own.is_some_and(|answered| answered > 0), is_loaded, "{report}");
+    }
+    let noted = report["notes"].as_array().unwrap().iter().filter_map(Value::as_str);
+    let noted: Vec<&str> = noted.collect();
+    assert!(noted.iter().any(|note| note.contains("nearpath's own datagrams")), "{noted:?}");
+    let without_stages = noted.iter().any(|note| note.contains("not split into stages"));
+    assert!(without_stages || rows.iter().all(|row| row["not_split"].is_string()), "{report}");
+    // The same seed, the same order; each path and load once a round.
+    let order = report["order"].as_array().unwrap();
+    assert_eq!(order.len(), 8, "{report}");
+    for round in order.chunks(4) {
+        let mut round: Vec<String> = round.iter().map(Value::to_string).collect();
+        round.sort();
+        round.dedup();
+        assert_eq!(round.len(), 4, "{report}");
+    }
+    assert_eq!(json(&probed(&["--seed", "3", "--json"]))["order"], report["order"]);
+    let text = probed(&["--load", "none"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.starts_with("median round trip without load: "), "{text}");
+    assert!(text.contains("(--seed ") && text.contains("|..."), "{text}");
+}
+
+#[test]
 fn an_application_is_probed_with_its_own_requests() {
     if !nearpath_testing::require_root() || !nearpath_testing::require_program("nginx") {
         return;

@@ -56,6 +56,8 @@ pub(super) struct Incoming {
     socket: OwnedFd,
     transport: Transport,
     expected: Message,
+    /// Whether the probe itself is an answer.
+    echo: bool,
     buffer: Vec<u8>,
     /// Buffer for timestamps; `None` if they are not requested.
     control: Option<Control>,
@@ -147,6 +149,7 @@ impl Flow {
                 socket: incoming,
                 transport: plan.transport,
                 expected: Message { kind: Kind::Answer, ..header },
+                echo: plan.echo && plan.transport == Transport::Udp,
                 // One more byte, so that a longer datagram is not mistaken for one of the right size.
                 buffer: vec![0; size + 1],
                 control: plan.split.then(Control::new),
@@ -368,8 +371,9 @@ impl Incoming {
     }
 
     fn is_answer(&self, message: &Message) -> bool {
-        let Message { sequence, turn, .. } = *message;
-        *message == Message { sequence, turn, ..self.expected }
+        let Message { sequence, turn, kind, .. } = *message;
+        let is_kind = kind == Kind::Answer || self.echo;
+        is_kind && *message == Message { sequence, turn, kind, ..self.expected }
     }
 }
 

@@ -32,7 +32,7 @@ pub use distribution::Summary;
 pub(crate) use distribution::{Distribution, samples_beyond};
 pub use message::{Kind, Message, SIZE_MAX, SIZE_MIN, Turn};
 pub use plan::{LatencyPlan, Loop, MAX_CONNECTIONS, MAX_LEAD, MAX_RATE_PER_S, Transport};
-pub use prober::measure_latency;
+pub use prober::{Marked, measure_latency, measure_marked};
 pub use probing::{Probes, Probing};
 pub use reflector::{REFLECT_SCHEMA, Reflected, Reflector, ReflectorPlan};
 pub use report::{LATENCY_SCHEMA, LatencyReport, Progress};

@@ -53,6 +53,8 @@ pub struct LatencyPlan {
     pub late_after: Duration,
     /// Whether to request kernel timestamps.
     pub split: bool,
+    /// Whether a datagram that comes back unchanged is an answer, too: that of an echo service (RFC 862).
+    pub echo: bool,
     /// Whether to wait for send times by polling the clock instead of sleeping.
     pub spin: bool,
     /// CPUs for the threads; `None`: those of the caller.

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Timeout of the reflector's first answer, and the interval of its retries.
+/// Shortest timeout of the reflector's first answer, and the interval of its retries.
 const HELLO: Duration = Duration::from_secs(2);
 const HELLO_AGAIN: Duration = Duration::from_millis(200);
 /// How long to wait until the kernels of both sides timestamp received packets, and the interval of probes
@@ -55,6 +55,39 @@ pub fn measure_latency(
     probe(plan, interval, &wait, each)
 }
 
+/// The probes of a benchmark that are about to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marked {
+    /// The number of the run, which every probe has.
+    pub session: u64,
+    /// The number of the first probe that counts; those before it are the first contact.
+    pub first: u64,
+    /// The number after the last one.
+    pub end: u64,
+}
+
+/// Like [`measure_latency`] of one flow at a constant rate without warm-up, for callers that observe the probes on their
+/// way: `ready` is called before the first that counts is sent. Also returns how many were sent that do not count.
+///
+/// # Errors
+/// As [`measure_latency`], and those of `ready`.
+pub fn measure_marked<E: From<LatencyError>>(
+    plan: &LatencyPlan,
+    should_continue: &dyn Fn(Duration) -> bool,
+    ready: &mut dyn FnMut(Marked) -> Result<(), E>,
+) -> Result<(LatencyReport, u64), E> {
+    let mode = Loop::Open(Arrivals::Constant);
+    let plan = LatencyPlan { mode, connections: 1, warm_up: Duration::ZERO, ..plan.clone() };
+    let wait = |time| if should_continue(time) { Wake::GoOn } else { Wake::End };
+    let (session, lanes) = start(&plan)?;
+    let first = lanes.first().map_or(0, |lane| lane.flow.outgoing.sequence());
+    let schedule = Schedule::new(0, plan.rate_per_s.unwrap_or(1), (0, 1), Arrivals::Constant);
+    let end = first + schedule.overdue(nanoseconds(plan.duration));
+    ready(Marked { session, first, end })?;
+    // One more is sent at the end, which does not count.
+    Ok((probe_flows(&plan, lanes, None, &wait, &mut |_| {})?, first + 1))
+}
+
 /// What to do after a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
@@ -73,6 +106,12 @@ pub(super) fn probe(
     wait: &dyn Fn(Duration) -> Wake,
     each: &mut dyn FnMut(&Progress),
 ) -> Result<LatencyReport, LatencyError> {
+    let (_, lanes) = start(plan)?;
+    probe_flows(plan, lanes, interval, wait, each)
+}
+
+/// Opens all flows; the reflector has answered on each of them.
+fn start(plan: &LatencyPlan) -> Result<(u64, Vec<Lane>), LatencyError> {
     plan.check()?;
     if let Some(cpus) = &plan.cpus {
         // Tried in a temporary thread, so that an error is reported before anything is sent.
@@ -81,7 +120,16 @@ pub(super) fn probe(
             .unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
             .map_err(LatencyError::of("--cpus"))?;
     }
-    let mut lanes = open(plan)?;
+    open(plan)
+}
+
+fn probe_flows(
+    plan: &LatencyPlan,
+    mut lanes: Vec<Lane>,
+    interval: Option<Duration>,
+    wait: &dyn Fn(Duration) -> Wake,
+    each: &mut dyn FnMut(&Progress),
+) -> Result<LatencyReport, LatencyError> {
     let no_stamps = lanes.iter_mut().find_map(|lane| lane.flow.no_stamps.take());
     let begin_ns = now_ns() + nanoseconds(RUN_UP + plan.lead.unwrap_or_default());
     let count_from_ns = begin_ns + nanoseconds(plan.warm_up);
@@ -102,7 +150,7 @@ pub(super) fn probe(
 }
 
 /// Opens all flows and waits until the reflector has answered on each of them.
-fn open(plan: &LatencyPlan) -> Result<Vec<Lane>, LatencyError> {
+fn open(plan: &LatencyPlan) -> Result<(u64, Vec<Lane>), LatencyError> {
     let target = plan.target;
     let mut session = [0; 8];
     rustix::rand::getrandom(&mut session[..], rustix::rand::GetRandomFlags::empty())
@@ -115,22 +163,22 @@ fn open(plan: &LatencyPlan) -> Result<Vec<Lane>, LatencyError> {
             .map_err(LatencyError::of(format!("connecting to {target}")))?;
         // Stamps are on for all flows of a host, or for none.
         let stamped = number == 0 && plan.split && flow.no_stamps.is_none();
-        hello(&mut flow, stamped).map_err(LatencyError::of(format!(
+        hello(&mut flow, stamped, plan.late_after).map_err(LatencyError::of(format!(
             "no reflector answers at {target} (is 'nearpath bench reflect' running there?)"
         )))?;
         lanes.push(Lane { flow, number, slots, tally: Mutex::new(Tally::new()) });
     }
-    Ok(lanes)
+    Ok((session, lanes))
 }
 
-/// Waits until the reflector answers; and, with `stamped`, for a while until both kernels stamp what they
+/// Waits until the reflector answers, at least as long as an answer may take; and, with `stamped`, for a while until both kernels stamp what they
 /// receive.
-fn hello(flow: &mut Flow, stamped: bool) -> io::Result<()> {
+fn hello(flow: &mut Flow, stamped: bool, late_after: Duration) -> io::Result<()> {
     let Flow { outgoing, incoming, .. } = flow;
     let begin_ns = now_ns();
     let mut answered = false;
     incoming.wait_at_most(Some(HELLO_AGAIN))?;
-    while now_ns() < begin_ns + nanoseconds(if answered { STAMPS } else { HELLO }) {
+    while now_ns() < begin_ns + nanoseconds(if answered { STAMPS } else { HELLO.max(late_after) }) {
         outgoing.send(None)?;
         outgoing.take_stamps();
         loop {

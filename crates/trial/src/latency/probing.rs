@@ -129,6 +129,7 @@ mod tests {
             duration: Duration::from_secs(1),
             late_after: Duration::from_secs(1),
             split: false,
+            echo: false,
             spin: false,
             lead: None,
             cpus: None,

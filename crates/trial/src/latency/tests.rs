@@ -27,6 +27,7 @@ fn plan(target: SocketAddr, transport: Transport, mode: Loop) -> LatencyPlan {
         duration: Duration::from_millis(500),
         late_after: Duration::from_secs(10),
         split: true,
+        echo: false,
         spin: false,
         lead: None,
         cpus: None,

@@ -63,7 +63,7 @@ fn rest(report: &LatencyReport) -> String {
 }
 
 /// The background load.
-fn background(load: &BackgroundReport) -> String {
+pub(super) fn background(load: &BackgroundReport) -> String {
     let protocol = match load.protocol {
         Protocol::Tcp => "TCP",
         Protocol::Udp => "UDP",

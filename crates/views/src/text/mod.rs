@@ -3,6 +3,7 @@
 //! Each view is a function from plain data to a `String` that ends with a newline.
 
 mod accepts;
+mod bench_paths;
 mod commands;
 mod cpu_layout;
 mod cpus;
@@ -53,6 +54,7 @@ mod worker_activity;
 mod workers;
 
 pub use accepts::accepts;
+pub use bench_paths::bench_paths;
 pub(crate) use commands::commands;
 pub use cpus::{cpus, layout};
 pub use devices::devices;

@@ -147,6 +147,7 @@ impl Latency {
             duration: self.duration,
             late_after: self.late_after,
             split: !self.no_split,
+            echo: false,
             spin: self.spin,
             lead: self.txtime,
             cpus: self.sockets.cpus.clone(),

@@ -92,7 +92,7 @@ fn protocol(text: &str) -> Result<Protocol, String> {
 }
 
 /// Parses bits per second with a suffix of k, M or G (decimal).
-fn bits(text: &str) -> Result<u64, String> {
+pub(super) fn bits(text: &str) -> Result<u64, String> {
     let (number, unit) = match text.char_indices().next_back() {
         Some((at, 'k' | 'K')) => (&text[..at], 1e3),
         Some((at, 'm' | 'M')) => (&text[..at], 1e6),

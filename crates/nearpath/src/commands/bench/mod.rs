@@ -3,6 +3,7 @@
 mod latency;
 mod load;
 mod packets;
+mod paths;
 mod reflect;
 mod scenarios;
 
@@ -15,6 +16,7 @@ pub(super) use load::Load;
 use nearpath_model::CpuSet;
 use nearpath_trial::latency::SocketOptions;
 use packets::Packets;
+use paths::Paths;
 use reflect::Reflect;
 use scenarios::Scenarios;
 pub(super) use scenarios::unescaped;
@@ -40,6 +42,8 @@ enum Benchmark {
     Packets(Packets),
     /// Compare an application unbound, bound, and on a tuned host (alternating blocks)
     Scenarios(Scenarios),
+    /// Compare paths, as to the host and to virtual machines: round trips under load, and the stages into each guest
+    Paths(Paths),
     /// Answer the probes of 'bench latency' and count the packets of 'bench packets'
     Reflect(Reflect),
 }
@@ -50,6 +54,7 @@ impl Bench {
             Benchmark::Latency(latency) => latency.run(),
             Benchmark::Packets(packets) => packets.run(),
             Benchmark::Scenarios(scenarios) => scenarios.run(),
+            Benchmark::Paths(paths) => paths.run(),
             Benchmark::Reflect(reflect) => reflect.run(),
         }
     }

@@ -197,6 +197,7 @@ impl Probe {
             duration: Duration::ZERO,
             late_after: LATE_AFTER,
             split: false,
+            echo: false,
             spin: spare.len() >= threads,
             lead: None,
             cpus: (!spare.is_empty()).then(|| spare.clone()),

@@ -152,6 +152,7 @@ impl Application<'_> {
             duration: self.duration,
             late_after: Duration::from_secs(1),
             split: false,
+            echo: false,
             spin: false,
             lead: None,
             cpus: None,
