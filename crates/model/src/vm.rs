@@ -28,7 +28,7 @@ pub struct VmMeasurement {
     pub started: u64,
     /// Packets not followed, as another one had their slot.
     pub collided: u64,
-    /// Packets that vhost took and that were not seen at a tap: XDP, or there since before the start.
+    /// Packets that vhost took and that were not seen at a tap: there since before the start.
     pub unseen: u64,
     /// Packets of queues beyond the number that can be observed, and of interrupts that had no slot.
     pub lost: u64,
