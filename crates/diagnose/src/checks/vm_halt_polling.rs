@@ -7,7 +7,7 @@
 
 use crate::vms::{traffic, vms};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::Finding;
+use nearpath_model::{FileOf, Finding, ProposedChange, SettingFile};
 
 pub(super) const CHECK: Check =
     Check::new("vm_halt_polling", "vCPUs that never poll before they sleep, or for long", run);
@@ -16,7 +16,6 @@ pub(super) const CHECK: Check =
 const DEFAULT_NS: u64 = 200_000;
 /// From here on a vCPU polls for longer than several wake-ups of its thread take: the gain is gone, the cost stays.
 const LONG_NS: u64 = 1_000_000;
-const FILE: &str = "/sys/module/kvm/parameters/halt_poll_ns";
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -48,15 +47,18 @@ fn off(context: &Context<'_>, rate: Option<f64>) -> Finding {
             "Each packet for a halted vCPU waits until its thread is woken; {} packets/s pass the taps.",
             text::digits(rate.unwrap_or_default())
         ))
-        .evidence(format!(
-            "For latency: echo {DEFAULT_NS} > {FILE} (the default), at the price of CPU time while guests are idle. For \
-             power, leave it."
-        ))
+        .evidence("For power, leave it: polling costs CPU time while guests are idle.")
+        .change(to_default(0, "The default: a vCPU that polls takes an interrupt without a wake-up, for CPU time."))
 }
 
 fn long(ns: u64) -> Finding {
     let title = format!("vCPUs poll for up to {} before they sleep", text::time(ns));
     Finding::new(severity::UNFELT, title)
         .evidence("Polling longer than a few wake-ups take saves little latency; it keeps CPUs busy that have nothing to do.")
-        .evidence(format!("To save power: echo {DEFAULT_NS} > {FILE} (the default)."))
+        .change(to_default(ns, "The default: saves power and CPU time."))
+}
+
+fn to_default(now: u64, why: &str) -> ProposedChange {
+    let file = SettingFile::from(FileOf::HaltPolling);
+    ProposedChange::new(file, Some(now.to_string()), DEFAULT_NS.to_string(), why)
 }

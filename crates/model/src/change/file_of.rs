@@ -42,6 +42,8 @@ pub enum FileOf {
     WorkqueueCpumask,
     /// The CPUs of interrupts that are requested from now on (Documentation/core-api/irq/irq-affinity.rst).
     DefaultAffinity,
+    /// How long vCPUs of KVM poll before they sleep, in ns (Documentation/virt/kvm/halt-polling.rst).
+    HaltPolling,
     /// The power management of a CPU.
     Cpu {
         /// The CPU.
@@ -205,6 +207,7 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 const SYSCTLS: &str = "/proc/sys";
 const WORKQUEUES: &str = "/sys/devices/virtual/workqueue/cpumask";
 const DEFAULT_AFFINITY: &str = "/proc/irq/default_smp_affinity";
+const HALT_POLLING: &str = "/sys/module/kvm/parameters/halt_poll_ns";
 const CPUS: &str = "/sys/devices/system/cpu";
 
 impl FileOf {
@@ -238,6 +241,7 @@ impl FileOf {
             _ if path == MIGRATION_COST => Self::MigrationCost,
             _ if path == WORKQUEUES => Self::WorkqueueCpumask,
             _ if path == DEFAULT_AFFINITY => Self::DefaultAffinity,
+            _ if path == HALT_POLLING => Self::HaltPolling,
             _ => return None,
         };
         // One path per setting, and none that leaves its directory.
@@ -258,6 +262,7 @@ impl FileOf {
         let others = Sysctl::ALL.iter().map(|&sysctl| Self::Sysctl(sysctl));
         let others =
             others.chain([Self::MigrationCost, Self::WorkqueueCpumask, Self::DefaultAffinity]);
+        let others = others.chain([Self::HaltPolling]);
         let of_cpu = |file: &CpuFile| format!("{CPUS}/cpu{{n}}/power/{file}");
         let of_policy = |file: &FrequencyFile| format!("{CPUS}/cpufreq/policy{{n}}/{file}");
         let others = others.chain(NumaScan::ALL.iter().map(|&file| Self::NumaScan(file)));
@@ -283,6 +288,7 @@ impl FileOf {
             Self::HugePages(_) => "transparent_hugepage",
             Self::WorkqueueCpumask => "workqueue_cpumask",
             Self::DefaultAffinity => "default_smp_affinity",
+            Self::HaltPolling => "halt_poll_ns",
             Self::Cpu { file, .. } => file.name(),
             Self::Frequency { file, .. } => file.name(),
         }
@@ -295,7 +301,7 @@ impl FileOf {
             Self::Queue { file, .. } => file.form(),
             Self::Interface { file, .. } => file.form(),
             Self::Sysctl(sysctl) => sysctl.form(),
-            Self::MigrationCost => Form::Numbers(1),
+            Self::MigrationCost | Self::HaltPolling => Form::Numbers(1),
             Self::NumaScan(file) => file.form(),
             Self::HugePages(file) => file.form(),
             Self::WorkqueueCpumask | Self::DefaultAffinity => Form::Mask,
@@ -338,6 +344,7 @@ impl fmt::Display for FileOf {
             Self::HugePages(file) => write!(f, "{HUGE_PAGES}/{file}"),
             Self::WorkqueueCpumask => f.write_str(WORKQUEUES),
             Self::DefaultAffinity => f.write_str(DEFAULT_AFFINITY),
+            Self::HaltPolling => f.write_str(HALT_POLLING),
             Self::Cpu { cpu, file } => write!(f, "{CPUS}/cpu{cpu}/power/{file}"),
             Self::Frequency { policy, file } => write!(f, "{CPUS}/cpufreq/policy{policy}/{file}"),
         }
@@ -392,6 +399,7 @@ mod tests {
             ("/sys/kernel/mm/transparent_hugepage/defrag", "transparent_hugepage"),
             ("/sys/devices/virtual/workqueue/cpumask", "workqueue_cpumask"),
             ("/proc/irq/default_smp_affinity", "default_smp_affinity"),
+            ("/sys/module/kvm/parameters/halt_poll_ns", "halt_poll_ns"),
             (
                 "/sys/devices/system/cpu/cpu12/power/pm_qos_resume_latency_us",
                 "pm_qos_resume_latency_us",
@@ -425,6 +433,8 @@ mod tests {
             "/sys/devices/system/cpu/cpu1/online",
             "/sys/devices/system/cpu/cpufreq/policy3/scaling_setspeed",
             "/sys/devices/virtual/workqueue/writeback/cpumask",
+            "/sys/module/kvm/parameters/halt_poll_ns_grow",
+            "/sys/module/kvm/parameters/../parameters/halt_poll_ns",
             "/proc/irq/040/smp_affinity_list",
             "/proc/irq//smp_affinity_list",
             "/proc/irq/4/../5/smp_affinity_list",

@@ -124,6 +124,7 @@ impl<'a> Setting<'a> {
                     | FileOf::NumaScan(_)
                     | FileOf::WorkqueueCpumask
                     | FileOf::DefaultAffinity
+                    | FileOf::HaltPolling
                     | FileOf::Cpu { .. }
                     | FileOf::Frequency { .. } => Kind::File,
                 };

@@ -467,3 +467,26 @@ fn interrupts_stay_on_the_cpu_of_a_priority_if_there_is_no_other() {
     let plan = planned_for(&without_rules(), &priorities(&all[1..]), &[]).unwrap();
     assert_eq!(irq_cpus(&plan), [4]);
 }
+
+#[test]
+fn halted_guests_poll_unless_throughput_is_the_goal() {
+    let host = host_with(&[&[4], &[5]]);
+    let plan = |goal, severity, now: &str| {
+        let mut finding = Finding::new(severity, "halt_poll_ns is 0".to_owned());
+        finding.check = "vm_halt_polling".to_owned();
+        let file = SettingFile::from(nearpath_model::FileOf::HaltPolling);
+        let (now, after) = (Some(now.to_owned()), "200000".to_owned());
+        finding.changes = vec![ProposedChange::new(file, now, after, "The default.")];
+        let request = Request { goal, ..Request::default() };
+        super::plan(&host, &[finding], &request, &[], None, None).unwrap()
+    };
+    let latency = plan(Goal::Latency, Severity::Warning, "0");
+    assert_eq!(values(&latency, "halt_poll_ns"), pair("0", "200000"));
+    for plan in [
+        plan(Goal::Throughput, Severity::Warning, "0"),
+        // Of a host that polls long, and saves power by it.
+        plan(Goal::Latency, Severity::Info, "5000000"),
+    ] {
+        assert!(of_kind(&plan, "halt_poll_ns").is_empty());
+    }
+}

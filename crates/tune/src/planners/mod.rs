@@ -18,6 +18,7 @@ mod draft;
 mod drop_in;
 mod exclusive_cpus;
 mod gro_flush_timeout;
+mod halt_polling;
 mod hugepages;
 mod irqbalance;
 mod isolation;
@@ -94,6 +95,7 @@ pub const PLANNERS: &[Planner] = &[
     xps::PLANNER,
     tx_queue_len::PLANNER,
     byte_queue_limit::PLANNER,
+    halt_polling::PLANNER,
     gro_flush_timeout::PLANNER,
     napi_defer_hard_irqs::PLANNER,
     napi::PLANNER,
