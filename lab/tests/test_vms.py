@@ -104,3 +104,24 @@ def test_a_vhost_worker_on_its_vcpus_cpu_is_found_moved_and_put_back(host: Host)
         assert titles == ["vCPUs poll for up to 5.00ms before they sleep"][:count], titles
         unknown = [note for note in found["not_checked"] if note["check"] in ("vm_halt_polling", "vm_zero_copy")]
         assert unknown == [], unknown
+        if count:
+            # For information, nothing is planned; as a warning it is, and it is undone to the byte.
+            host.write("/tmp/found", json.dumps(found).encode())
+            assert polling(host) == []
+            for finding in found["findings"]:
+                finding["severity"] = "warning"
+            host.write("/tmp/found", json.dumps(found).encode())
+            (change,) = polling(host)
+            assert (change["before"], change["after"]) == ("5000000", "200000"), change
+            plan = json.loads(host.check(["nearpath", "tune", "plan", "--json"]))
+            host.write("/tmp/plan", json.dumps({**plan, "changes": [change]}).encode())
+            host.check(["nearpath", "tune", "apply", "/tmp/plan"])
+            assert host.read(parameter) == b"200000\n"
+            host.check(["nearpath", "tune", "rollback"])
+            assert host.read(parameter) == b"5000000\n"
+
+
+def polling(host: Host) -> list[dict[str, Any]]:
+    """The changes of halt polling that are planned for the findings in /tmp/found."""
+    plan = json.loads(host.check(["nearpath", "tune", "plan", "--findings", "/tmp/found", "--json"]))
+    return [change for change in plan["changes"] if change["kind"] == "halt_poll_ns"]

@@ -13,6 +13,7 @@ use nearpath_testing::veth::{Side, VethPair};
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// Sent one after the other, each when the one before has arrived.
 const DATAGRAMS: u64 = 2000;
@@ -49,6 +50,9 @@ fn send(pair: &VethPair, cpu: usize) {
     sender.join().unwrap();
 }
 
+/// Held by tests that steer packets by RPS: the kernel counts those of all interfaces together.
+static STEERING: Mutex<()> = Mutex::new(());
+
 fn cpu(m: &IrqMeasurement, number: u32) -> &CpuInterrupts {
     m.cpus.iter().find(|row| row.cpu == CpuId(number)).unwrap()
 }
@@ -58,6 +62,7 @@ fn rps_raises_net_rx_and_its_interrupts_where_it_sends_packets() {
     if !can_run() || !has_two_cpus() {
         return;
     }
+    let _alone = STEERING.lock().unwrap_or_else(PoisonError::into_inner);
     let pair = VethPair::new(1).unwrap();
     for (from, to) in [(0, 1), (1, 0)] {
         pair.write(Side::Server, "queues/rx-0/rps_cpus", &format!("{:x}", 1 << to)).unwrap();
@@ -290,6 +295,7 @@ fn priorities_show_where_rps_sends_packets() {
     if !can_run() || !has_two_cpus() {
         return;
     }
+    let _alone = STEERING.lock().unwrap_or_else(PoisonError::into_inner);
     let pair = VethPair::new(1).unwrap();
     let device = Side::Server.device();
     pair.write(Side::Server, "queues/rx-0/rps_cpus", "2").unwrap();

@@ -73,7 +73,8 @@ impl Scene {
         said
     }
 
-    /// Waits for a diagnosis that was recorded, and that has the full buffer or has it not.
+    /// Waits for a diagnosis that was recorded, and that has the full buffer or has it not; and for facts, which may come
+    /// later on a fast machine.
     fn diagnosed(&self, host: &str, is_full: bool) {
         let folder = self.at(host);
         let ends = Instant::now() + PATIENCE;
@@ -82,7 +83,9 @@ impl Scene {
             let diagnosis: Value = serde_json::from_slice(&said).unwrap_or_default();
             let some = |name: &str| diagnosis[name].as_array().is_some_and(|all| !all.is_empty());
             let looked = diagnosis.is_object() && (some("findings") || !some("not_checked"));
-            if looked && full(&diagnosis) == is_full {
+            let shows =
+                || self.run(&["show", "--json", "--recording", text(&folder)]).status.success();
+            if looked && full(&diagnosis) == is_full && shows() {
                 return;
             }
             assert!(Instant::now() < ends, "{host}: {diagnosis}");
