@@ -25,7 +25,7 @@ const RING_BYTES: usize = 8 << 20;
 
 /// How long the packets that were received together are explained. One that has waited for a quarter of a second, with
 /// thousands of events meanwhile, takes about a millisecond (20 in a debug build), and there may be as many as fit.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The slow packets of a measurement.
 pub struct Collector {
