@@ -121,8 +121,8 @@ fn elsewhere(context: &Context<'_>) -> Option<Finding> {
     let finding = Finding::new(severity, title)
         .share(ratio(lost, all), text::short(all) + " packets that were followed")
         .evidence(
-            "Not counted in this network namespace: their sockets are in another one, a container's for example. \
-             With --netns NAME they are named.",
+            "No counter of UDP or TCP in this network namespace has them: their sockets are in another one, a \
+             container's for example, and --netns NAME names them; or they are raw sockets.",
         )
         .evidence(
             "Their reader does not keep up for longer than the buffer lasts. A larger one (SO_RCVBUF, up to \
