@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub const RECORDED_FACTS_SCHEMA: u32 = 1;
 
 /// What was recorded of a host between two times. A part is `None` if it has no rows of that time: its source was off,
-/// or nothing changed.
+/// or nothing changed. Counters of the kernel are one source: all have their time if one of them changed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordedFacts {
     /// [`RECORDED_FACTS_SCHEMA`] of the nearpath that wrote this.
@@ -23,6 +23,9 @@ pub struct RecordedFacts {
     pub softnet: Option<Counted<RecordedSoftnet>>,
     /// Interrupts of NICs' queues.
     pub irqs: Option<Counted<RecordedIrq>>,
+    /// Pages that the nodes gave.
+    #[serde(default)]
+    pub numa: Option<Counted<RecordedNode>>,
     /// Memory of the largest processes by node.
     pub memory: Option<Pictured<RecordedMemory>>,
     /// Packets into virtual machines.
@@ -69,6 +72,15 @@ pub struct RecordedSoftnet {
     pub received_rps: u64,
     /// Packets dropped by the flow limit.
     pub flow_limited: u64,
+}
+
+/// Pages that a node gave, and that were wanted of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedNode {
+    /// The node.
+    pub node: NodeId,
+    /// Pages by counter of its `numastat`: `numa_hit`, `numa_miss`, `other_node`, …
+    pub pages: BTreeMap<String, u64>,
 }
 
 /// Interrupts of a queue.

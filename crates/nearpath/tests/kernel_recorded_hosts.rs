@@ -74,7 +74,7 @@ impl Scene {
     }
 
     /// Waits for a diagnosis that was recorded, and that has the full buffer or has it not; and for facts, which may come
-    /// later on a fast machine.
+    /// later on a fast machine. They come without a packet, too: nothing is sent on alpha.
     fn diagnosed(&self, host: &str, is_full: bool) {
         let folder = self.at(host);
         let ends = Instant::now() + PATIENCE;

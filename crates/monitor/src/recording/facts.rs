@@ -7,7 +7,7 @@ use super::table::Table;
 use nearpath_model::histogram::{by_number, quantile_ns};
 use nearpath_model::recorded::{
     Counted, Pictured, RECORDED_FACTS_SCHEMA, RecordedFacts, RecordedIrq, RecordedMemory,
-    RecordedSetting, RecordedSoftnet, RecordedVm, RecordedWorker,
+    RecordedNode, RecordedSetting, RecordedSoftnet, RecordedVm, RecordedWorker,
 };
 use nearpath_model::{CpuId, NodeId};
 use std::cmp::Reverse;
@@ -28,15 +28,16 @@ pub struct ReadFacts {
 /// last that was taken until `at_us`, or the first after it.
 pub fn facts(source: &dyn Source, from_us: i64, at_us: i64, to_us: i64) -> ReadFacts {
     let mut reading = Reading::new(source, from_us, to_us);
-    let (softnet, irqs) = (reading.rows(Table::Softnet), reading.rows(Table::Irqs));
-    // Both are of one batch, which has rows of either only if something changed.
-    let seconds = covered(softnet.iter().chain(&irqs));
-    let counted = |is_there: bool| is_there.then_some(seconds);
+    let [softnet, irqs, numa] =
+        [Table::Softnet, Table::Irqs, Table::Numa].map(|table| reading.rows(table));
+    // They are of one batch, which has rows of each only if something changed: those of a quiet host are zero.
+    let counters = || softnet.iter().chain(&irqs).chain(&numa);
+    let counted = || counters().next().map(|_| covered(counters()));
     let mut facts = RecordedFacts {
         schema: RECORDED_FACTS_SCHEMA,
-        softnet: counted(!softnet.is_empty())
-            .map(|seconds| Counted { seconds, rows: softnet_of(&softnet) }),
-        irqs: counted(!irqs.is_empty()).map(|seconds| Counted { seconds, rows: irqs_of(&irqs) }),
+        softnet: counted().map(|seconds| Counted { seconds, rows: softnet_of(&softnet) }),
+        irqs: counted().map(|seconds| Counted { seconds, rows: irqs_of(&irqs) }),
+        numa: counted().map(|seconds| Counted { seconds, rows: numa_of(&numa) }),
         memory: picture(reading.rows(Table::Memory), at_us, |rows| memory_of(&last_batch(rows))),
         vms: vms(&reading.rows(Table::VmBuckets)),
         workers: picture(reading.rows(Table::Workers), at_us, |rows| workers(&rows)),
@@ -104,6 +105,17 @@ fn irqs_of(rows: &[Recorded]) -> Vec<RecordedIrq> {
     let mut irqs: Vec<RecordedIrq> = queues.into_iter().map(of).collect();
     irqs.sort_by_key(|irq| Reverse(irq.total()));
     irqs
+}
+
+fn numa_of(rows: &[Recorded]) -> Vec<RecordedNode> {
+    let mut nodes: BTreeMap<NodeId, BTreeMap<String, u64>> = BTreeMap::new();
+    for row in rows.iter().map(|row| Row(Table::Numa, row)) {
+        let Some(node) = row.number("node") else { continue };
+        let pages = nodes.entry(NodeId(node)).or_default();
+        let sum = pages.entry(row.text("event").to_owned()).or_default();
+        *sum = sum.saturating_add(row.count("pages").unwrap_or(0));
+    }
+    nodes.into_iter().map(|(node, pages)| RecordedNode { node, pages }).collect()
 }
 
 /// Those with most memory first.
@@ -218,6 +230,21 @@ mod tests {
         assert_eq!((settings.time_us, settings.rows[0].state.as_deref()), (20, Some("drifted")));
         let nothing = facts(&history, 31, 35, 40);
         assert!(nothing.hosts.is_empty() && nothing.facts.settings.is_none());
+    }
+
+    /// A host without traffic has no packets; it is not a host of which nothing is known.
+    #[test]
+    fn counters_of_a_quiet_host_are_zero() {
+        let mut history = History::new("h");
+        for time in [10, 20] {
+            let mut batch = at(time);
+            batch.push(Table::Numa, [1_u32.into(), Cell::from("numa_hit"), 5_u32.into()]);
+            history.add(batch);
+        }
+        let read = facts(&history, 0, 30, 30);
+        let (softnet, numa) = (read.facts.softnet.unwrap(), read.facts.numa.unwrap());
+        assert_eq!((softnet.seconds, softnet.rows.len(), read.hosts.len()), (20.0, 0, 1));
+        assert_eq!((numa.rows.len(), numa.rows[0].pages["numa_hit"]), (1, 10));
     }
 
     /// A recording may come from anywhere: the largest values, and unknown ones, in every table.

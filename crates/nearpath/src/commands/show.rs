@@ -168,13 +168,14 @@ impl Show {
         let parts = match self.subject {
             Subject::Softnet => &[RecordedPart::Softnet],
             Subject::Irqs => &[RecordedPart::Irqs],
+            Subject::Nodes => &[RecordedPart::Numa],
             Subject::Memory => &[RecordedPart::Memory],
             Subject::Vms => &[RecordedPart::Vms],
             Subject::Workers => &[RecordedPart::Workers],
             Subject::Settings => &[RecordedPart::Settings],
             Subject::All => &RecordedPart::ALL[..],
             _ => {
-                let has = "recordings have softnet, irqs, memory, vms, workers and settings";
+                let has = "recordings have softnet, irqs, nodes, memory, vms, workers and settings";
                 return Err(Failure::Usage(has.to_owned()));
             }
         };

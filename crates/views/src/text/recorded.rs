@@ -5,7 +5,7 @@ use super::table::{Table, left, or_none, right};
 use super::units::{bytes, latency};
 use super::{heading, line, printable, time_of_day};
 use nearpath_model::recorded::{
-    Counted, Pictured, RecordedFacts, RecordedIrq, RecordedMemory, RecordedSetting,
+    Counted, Pictured, RecordedFacts, RecordedIrq, RecordedMemory, RecordedNode, RecordedSetting,
     RecordedSoftnet, RecordedVm, RecordedWorker,
 };
 
@@ -25,6 +25,7 @@ pub fn recorded(facts: &RecordedFacts, parts: &[RecordedPart]) -> String {
         out.push_str(&match part {
             RecordedPart::Softnet => softnet(facts.softnet.as_ref()),
             RecordedPart::Irqs => irqs(facts.irqs.as_ref()),
+            RecordedPart::Numa => numa(facts.numa.as_ref()),
             RecordedPart::Memory => memory(facts.memory.as_ref()),
             RecordedPart::Vms => vms(facts.vms.as_ref()),
             RecordedPart::Workers => workers(facts.workers.as_ref()),
@@ -41,6 +42,8 @@ pub enum RecordedPart {
     Softnet,
     /// Interrupts of queues.
     Irqs,
+    /// Pages by node.
+    Numa,
     /// Memory of processes.
     Memory,
     /// Packets into virtual machines.
@@ -53,8 +56,15 @@ pub enum RecordedPart {
 
 impl RecordedPart {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 6] =
-        [Self::Settings, Self::Softnet, Self::Irqs, Self::Memory, Self::Vms, Self::Workers];
+    pub const ALL: [Self; 7] = [
+        Self::Settings,
+        Self::Softnet,
+        Self::Irqs,
+        Self::Numa,
+        Self::Memory,
+        Self::Vms,
+        Self::Workers,
+    ];
 }
 
 fn time(us: i64) -> String {
@@ -100,7 +110,10 @@ fn softnet(counted: Option<&Counted<RecordedSoftnet>>) -> String {
     ];
     let packets = rows.iter().fold(0u64, |sum, cpu| sum.saturating_add(cpu.processed));
     let cpus = count(rows.len(), "CPU");
-    let title = format!("packets by CPU: {packets} in {seconds:.1} s on {cpus}");
+    let title = match packets {
+        0 if rows.is_empty() => format!("packets by CPU: none in {seconds:.1} s"),
+        _ => format!("packets by CPU: {packets} in {seconds:.1} s on {cpus}"),
+    };
     part(&title, &columns, rows, |cpu| {
         vec![
             cpu.cpu.to_string(),
@@ -133,6 +146,26 @@ fn irqs(counted: Option<&Counted<RecordedIrq>>) -> String {
             irq.total().to_string(),
             named.join(", "),
         ]
+    })
+}
+
+fn numa(counted: Option<&Counted<RecordedNode>>) -> String {
+    let Some(Counted { seconds, rows }) = counted else { return missing("pages by node") };
+    let columns = [
+        right("NODE"),
+        right("HIT"),
+        right("MISS"),
+        right("FOREIGN"),
+        right("INTERLEAVE-HIT"),
+        right("LOCAL"),
+        right("OTHER"),
+    ];
+    part(&format!("pages by node in {seconds:.1} s"), &columns, rows, |node| {
+        let pages = |name: &str| node.pages.get(name).copied().unwrap_or(0).to_string();
+        let mut cells = vec![node.node.to_string()];
+        let names = ["numa_hit", "numa_miss", "numa_foreign", "interleave_hit"];
+        cells.extend(names.into_iter().chain(["local_node", "other_node"]).map(pages));
+        cells
     })
 }
 
