@@ -39,6 +39,7 @@ mod ovs_rxq_affinity;
 mod pause_frames;
 mod pcie_link;
 mod process_memory;
+mod protocol_drops;
 mod qdisc_drops;
 mod reader_memory;
 mod reader_migrations;
@@ -120,6 +121,7 @@ pub const CHECKS: &[Check] = &[
     pause_frames::CHECK,
     pcie_link::CHECK,
     process_memory::CHECK,
+    protocol_drops::CHECK,
     qdisc_drops::CHECK,
     reader_memory::CHECK,
     reader_migrations::CHECK,
