@@ -1,32 +1,31 @@
-//! Packets that IP, UDP, a firewall or a neighbour table dropped: by a rule, or for want of a listener, a route or memory.
+//! Packets that IP and UDP dropped for want of a listener, a route or memory, or for a wrong checksum.
 //!
-//! Input: the counters of IP and UDP over the interval, which are those of nearpath's network namespace; the drops of
-//! packets that were followed, which are those of all. Output: at most one finding for each cause. Full receive buffers
-//! and queues of listeners are of `socket_buffers` and `listen_overflows`.
+//! Input: the counters of IP and UDP over the interval, which are those of nearpath's network namespace. Output: at most one
+//! finding for each cause, unless enough packets that were followed were dropped for it: `packet_drops` knows their device.
+//! Without packets that are followed (no root, an old kernel, a limit that leaves few), the counters are what there is. Full
+//! receive buffers and queues of listeners are of `socket_buffers` and `listen_overflows`.
 //!
 //! Rules: include/net/dropreason-core.h; Documentation/networking/snmp_counter.rst; Documentation/networking/ip-sysctl.rst
-//! (`rp_filter`, `udp_mem`); net/ipv4/fib_frontend.c (`__fib_validate_source`), net/ipv4/udp.c (`__udp4_lib_rcv`),
-//! net/core/neighbour.c (`__neigh_event_send`).
+//! (`rp_filter`, `udp_mem`); net/ipv4/fib_frontend.c (`__fib_validate_source`), net/ipv4/udp.c (`__udp4_lib_rcv`).
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{Finding, Severity, StageDrop};
-use std::collections::BTreeSet;
 
 pub(super) const CHECK: Check = Check::new(
     "protocol_drops",
-    "packets dropped by a rule, or for want of a listener, a route or memory",
+    "packets that IP and UDP counted as dropped: no listener, no route, no memory",
     run,
 );
 
 /// Packets per second below which a healthy host drops them as well.
 const STRAY_PER_S: f64 = 1.0;
-/// Devices that are named.
-const NAMED: usize = 3;
+/// Packets that were followed, from which `packet_drops` has the finding.
+const FOLLOWED: u64 = 20;
 
 /// Why packets were dropped.
 struct Cause {
-    /// The kernel's reasons, of packets that were followed.
+    /// The kernel's reasons for it.
     reasons: &'static [&'static str],
     /// The kernel's counters.
     counters: &'static [&'static str],
@@ -35,7 +34,7 @@ struct Cause {
     /// After `12 packets dropped in the interval: `.
     what: &'static str,
     advice: &'static str,
-    /// At most this severe: a rule may be meant to drop packets, and a stranger may send them.
+    /// At most this severe: a stranger may send them.
     at_most: Severity,
 }
 
@@ -79,22 +78,6 @@ const CAUSES: &[Cause] = &[
         at_most: Severity::Warning,
     },
     Cause {
-        reasons: &["NETFILTER_DROP"],
-        counters: &[],
-        arrived: &[],
-        what: "firewall rule (nftables, iptables)",
-        advice: "nft list ruleset, or iptables -nvL, shows the rules; nft monitor trace follows a packet through them.",
-        at_most: Severity::Info,
-    },
-    Cause {
-        reasons: &["NEIGH_FAILED", "NEIGH_QUEUEFULL", "NEIGH_CREATEFAIL"],
-        counters: &[],
-        arrived: &[],
-        what: "next hop does not answer (ARP, ND)",
-        advice: "ip neigh show nud failed lists them; where the table is full, net.ipv4.neigh.default.gc_thresh3 limits it.",
-        at_most: Severity::Warning,
-    },
-    Cause {
         reasons: &["IP_OUTNOROUTES", "IP_INNOROUTES"],
         counters: &["Ip.OutNoRoutes", "IpExt.InNoRoutes"],
         arrived: &[],
@@ -102,20 +85,11 @@ const CAUSES: &[Cause] = &[
         advice: "ip route get ADDRESS shows which route an address has.",
         at_most: Severity::Warning,
     },
-    Cause {
-        reasons: &["PKT_TOO_BIG"],
-        counters: &[],
-        arrived: &[],
-        what: "larger than the MTU",
-        advice: "ip link shows the MTU of each device; a path whose MTU shrinks needs ICMP's \"fragmentation needed\" to \
-                 get through, or net.ipv4.tcp_mtu_probing=1.",
-        at_most: Severity::Warning,
-    },
 ];
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
-    if context.host.counters.is_empty() && context.measurement.is_none() {
+    if context.host.counters.is_empty() {
         let why = context.why_unknown("host", "counters");
         outcome.not_checked(format!("the counters of IP and UDP are unknown{why}"));
         return outcome;
@@ -126,46 +100,25 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 
 /// Counters since boot tell nothing of the present: strangers send all the time.
 fn finding(context: &Context<'_>, cause: &Cause) -> Option<Finding> {
+    context.earlier?;
     let sum = |names: &[&str]| total(names.iter().filter_map(|name| context.counter(name)));
-    let counted = if context.earlier.is_some() { sum(cause.counters) } else { 0 };
-    let followed = followed(context, cause.reasons);
-    let in_packets = total(followed.iter().map(|drop| drop.packets));
-    let by_counter = (context.per_second(counted) >= STRAY_PER_S).then(|| {
-        let arrived = Some(sum(cause.arrived)).filter(|_| !cause.arrived.is_empty());
-        (counted, arrived, severity::of_loss(context, counted, arrived), context.since())
-    });
-    let by_packets = || {
-        let measurement = context.measurement?;
-        let arrived = measurement.packets.completed;
-        let rate = in_packets as f64 / measurement.observed_time_s().max(f64::MIN_POSITIVE);
-        let severity = severity::of_followed_loss(measurement, in_packets, arrived);
-        (rate >= STRAY_PER_S).then_some((in_packets, Some(arrived), severity, "while measured"))
-    };
-    let (lost, arrived, severity, when) = by_counter.or_else(by_packets)?;
-    let share = arrived.and_then(|arrived| ratio(lost, arrived.saturating_add(lost)));
-    let title = format!("{} dropped {when}: {}", text::count(lost, "packet"), cause.what);
-    let mut finding = Finding::new(severity.min(cause.at_most), title).evidence(cause.advice);
-    if let Some(arrived) = arrived {
-        let all = text::short(arrived.saturating_add(lost));
-        finding = finding.share(share, all + " that arrived");
+    let lost = sum(cause.counters);
+    if context.per_second(lost) < STRAY_PER_S || followed(context, cause.reasons) >= FOLLOWED {
+        return None;
     }
-    let devices: BTreeSet<&str> =
-        followed.iter().filter_map(|drop| drop.device.as_deref()).collect();
-    if !devices.is_empty() {
-        let names: Vec<String> = devices.iter().copied().take(NAMED).map(text::clean).collect();
-        let more = devices.len().saturating_sub(NAMED);
-        let others = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let of = text::count(in_packets, "packet");
-        finding = finding.evidence(format!(
-            "{of} that were followed came from or were on {}{others}.",
-            names.join(", ")
-        ));
-    }
-    Some(finding)
+    let arrived = Some(sum(cause.arrived)).filter(|_| !cause.arrived.is_empty());
+    let severity = severity::of_loss(context, lost, arrived).min(cause.at_most);
+    let (packets, since) = (text::count(lost, "packet"), context.since());
+    let title = format!("{packets} dropped {since}: {}", cause.what);
+    let finding = Finding::new(severity, title).evidence(cause.advice);
+    let Some(arrived) = arrived else { return Some(finding) };
+    let all = arrived.saturating_add(lost);
+    Some(finding.share(ratio(lost, all), text::short(all) + " that arrived"))
 }
 
-fn followed<'a>(context: &Context<'a>, reasons: &[&str]) -> Vec<&'a StageDrop> {
+/// Packets that were followed until they were dropped for one of these reasons.
+fn followed(context: &Context<'_>, reasons: &[&str]) -> u64 {
     let drops = context.measurement.into_iter().flat_map(|measurement| &measurement.drops);
     let is_of = |drop: &&StageDrop| drop.reason.as_deref().is_some_and(|r| reasons.contains(&r));
-    drops.filter(is_of).collect()
+    total(drops.filter(is_of).map(|drop| drop.packets))
 }
