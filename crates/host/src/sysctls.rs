@@ -140,7 +140,8 @@ fn value(root: &Root, name: &str, moved: Option<&str>) -> Result<String, ReadErr
     };
     if let Some(moved) = moved {
         return root.text(&format!("{SCHED_DEBUG}/{moved}")).map_err(|debug| ReadError {
-            what: format!("{}; since 5.13 {}", error.what, debug.what),
+            // The same for all that moved: they are listed in one line.
+            what: format!("{}, since Linux 5.13 {SCHED_DEBUG}", path(folder(name))),
             reason: format!("{} (debugfs must be mounted and readable)", debug.reason),
             absent: debug.absent,
         });
@@ -195,9 +196,8 @@ mod tests {
         assert!(!values.contains_key(name));
         assert_eq!(
             notes[name],
-            "/proc/sys/kernel/sched_migration_cost_ns; since 5.13 \
-             /sys/kernel/debug/sched/migration_cost_ns: not found (debugfs must be mounted and \
-             readable)"
+            "/proc/sys/kernel, since Linux 5.13 /sys/kernel/debug/sched: not found (debugfs must \
+             be mounted and readable)"
         );
         let new = machine().file("/sys/kernel/debug/sched/migration_cost_ns", "500000\n");
         assert_eq!(read_tree(new).0[name], "500000");

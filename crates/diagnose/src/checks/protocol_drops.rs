@@ -25,7 +25,7 @@ const FOLLOWED: u64 = 20;
 
 /// Why packets were dropped.
 struct Cause {
-    /// The kernel's reasons for it.
+    /// The kernel's reasons for it, if `packet_drops` has them.
     reasons: &'static [&'static str],
     /// The kernel's counters.
     counters: &'static [&'static str],
@@ -41,7 +41,7 @@ struct Cause {
 const UDP: &[&str] = &["Udp.InDatagrams", "Udp6.InDatagrams"];
 const CAUSES: &[Cause] = &[
     Cause {
-        reasons: &["PROTO_MEM"],
+        reasons: &[],
         counters: &["Udp.MemErrors", "Udp6.MemErrors"],
         arrived: UDP,
         what: "memory of UDP exhausted",

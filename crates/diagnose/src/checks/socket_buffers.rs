@@ -101,7 +101,13 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
 /// Packets that were followed to a full buffer that no counter of this network namespace knows.
 fn elsewhere(context: &Context<'_>) -> Option<Finding> {
     let measurement = context.measurement?;
-    let is_full = |drop: &&StageDrop| drop.reason.as_deref().is_some_and(|r| FULL.contains(&r));
+    // Counted in this namespace: `protocol_drops`.
+    let is_here = |reason: &str| {
+        reason == "PROTO_MEM" && sum(context, &["Udp.MemErrors", "Udp6.MemErrors"]) > 0
+    };
+    let is_full = |drop: &&StageDrop| {
+        drop.reason.as_deref().is_some_and(|reason| FULL.contains(&reason) && !is_here(reason))
+    };
     let drops: Vec<&StageDrop> = measurement.drops.iter().filter(is_full).collect();
     let lost = total(drops.iter().map(|drop| drop.packets));
     if lost == 0 {
