@@ -280,7 +280,7 @@ fn connections_that_end_are_listed() {
     // The kernel counts the FIN as a byte received, if it arrived before the socket ended.
     let all = |least: &u64, at: usize| (100 * at as u64..=100 * at as u64 + 1).contains(least);
     let right = received.iter().zip(1..).all(|(bytes, at)| all(bytes, at));
-    assert!(received.len() == 3 && right, "{received:?}");
+    assert!(received.len() == 3 && right, "{received:?}: {:?}", document.connections);
     assert!(document.connections.iter().all(|c| c.closed && c.age_s.is_some()), "{document:?}");
 }
 
