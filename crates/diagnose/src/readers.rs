@@ -3,7 +3,7 @@
 
 use crate::spans::{Boundary, ENOUGH_PACKETS, rx_spans};
 use crate::{Context, text};
-use nearpath_model::{CpuId, CpuSet, Host, SocketOwner, Span};
+use nearpath_model::{CpuId, CpuSet, Host, Outlier, SocketOwner, Span};
 use std::collections::BTreeSet;
 
 /// Stages on the CPU that the softirq delivers on.
@@ -12,6 +12,17 @@ const DELIVERED: [&str; 4] =
 
 /// Stages on the CPU of the reader.
 pub(crate) const READ: [&str; 3] = ["sched_switch", "skb_copy_datagram", "sock_recv"];
+
+/// How long packets wait in a socket, at the median, from which its queue is a standing one: a reader that catches up
+/// between bursts leaves it empty most of the time.
+const STANDING_NS: u64 = 10_000_000;
+
+/// The local port of a slow packet that waited for its reader.
+pub(crate) fn port_read_of(outlier: &Outlier) -> Option<u16> {
+    let (_, to) = outlier.flow.as_deref()?.split_once(" > ")?;
+    let port = to.rsplit_once(':')?.1.parse().ok()?;
+    READ.contains(&outlier.to.as_str()).then_some(port)
+}
 
 /// A process that is pinned to fewer CPUs than there are, and reads from the network.
 #[derive(Debug, Clone)]
@@ -60,6 +71,17 @@ impl<'a> Context<'a> {
                 .then_some(PinnedReader { owner, cpus })
         };
         self.host.owners.iter().filter_map(pinned).collect()
+    }
+
+    /// Whether packets to this local port wait in a queue that never empties: half of all packets wait for long in their
+    /// sockets, and some of the slow ones are to this port. More room only makes them older.
+    pub(crate) fn has_standing_queue(&self, port: u16) -> bool {
+        let Some(measurement) = self.measurement else { return false };
+        let is_long = |span: &&Span| span.p50_ns.is_some_and(|ns| ns >= STANDING_NS);
+        self.hand_overs().iter().any(|span| is_long(span))
+            && measurement.outliers.iter().any(|outlier| {
+                outlier.span_ns >= STANDING_NS && port_read_of(outlier) == Some(port)
+            })
     }
 
     /// Whether a process used a hundredth of a CPU in the interval, or since boot; `None` when its time is unknown. One
