@@ -226,7 +226,9 @@ fn finding(
         finding = finding.evidence(format!("{lost} more arrived too fast to be analysed."));
     }
     let about = spans.into_iter().map(|(from, to)| Subject::Span(from.into(), to.into()));
-    let ports = outliers_of(measurement, cause).filter_map(readers::port_read_of).take(MOST_PORTS);
+    let ports = outliers_of(measurement, cause)
+        .take(MOST_PORTS)
+        .flat_map(|outlier| context.ports_read_of(outlier));
     finding = finding.about(about.chain(Subject::cpus(&cpus)).chain(ports.map(Subject::Port)));
     if cause.share == ShareKind::Stolen {
         finding = finding.about([Subject::Hypervisor]);
@@ -298,7 +300,8 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
         ),
         ShareKind::Runqueue => (
             "ran while the reader was ready to",
-            "Give the reader a CPU of its own, or move what had its CPU to others.",
+            "Give the reader a CPU of its own, move what had its CPU to others, or give the reader more weight (nice, the \
+             cpu.weight of its cgroup).",
         ),
         ShareKind::Irq => (
             "was served while packets waited",

@@ -95,7 +95,7 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
     let Some((now, wanted)) = doubled(context, Sysctl::RmemDefault, LARGEST_DEFAULT) else {
         return Some(finding);
     };
-    let why = "A larger buffer holds what comes while the reader does not run.";
+    let why = "A larger buffer holds what comes while the reader does not run; it is no help to one that is always too slow.";
     finding = finding.change(change(Sysctl::RmemDefault, (now, wanted), why));
     if let Some(max) = number(context, Sysctl::RmemMax)
         && max < wanted
