@@ -96,9 +96,18 @@ impl<'a> Context<'a> {
     }
 
     /// Whether packets to this local port wait in a queue that never empties: half of all packets wait for long in their
-    /// sockets, and some of the slow ones are to this port. More room only makes them older.
+    /// sockets, and some of the slow ones are to this port; or hardly any was read as long as it was followed. More room
+    /// only makes them older.
     pub(crate) fn has_standing_queue(&self, port: u16) -> bool {
         let Some(measurement) = self.measurement else { return false };
+        let packets = measurement.packets;
+        // A slice waits for up to 100 ms for the packets of its end.
+        if packets.started >= ENOUGH_PACKETS
+            && packets.completed < packets.started / 10
+            && packets.abandoned >= packets.started / 2
+        {
+            return true;
+        }
         let is_long = |span: &&Span| span.p50_ns.is_some_and(|ns| ns >= STANDING_NS);
         self.hand_overs().iter().any(|span| is_long(span))
             && measurement.outliers.iter().any(|outlier| {

@@ -4,7 +4,7 @@
 //! a notable share of them was dropped. Full receive buffers, backlogs, qdiscs and listeners have checks of their own.
 //!
 //! What somebody configured to be dropped (a firewall, an XDP program, a filter), and what nobody listens for, may be
-//! meant: such a finding is never critical, and needs 1% of the packets.
+//! meant: such a finding is never critical, and a warning from 1% of the packets only.
 //!
 //! Rules: include/net/dropreason-core.h; kernels before 5.17 give no reasons, there the function says it for a few.
 
@@ -24,8 +24,9 @@ pub(super) const CHECK: Check = Check::new(
 
 /// Devices that are named.
 const NAMED: usize = 3;
-/// Share of the packets from which drops that may be meant are reported.
-const NOTABLE: f64 = 0.01;
+/// Share of the packets from which drops that may be meant are reported, and from which they are a warning.
+const NOTABLE: f64 = 0.001;
+const MANY: f64 = 0.01;
 /// The longest title that is not cut on a screen.
 const LONGEST_TITLE: usize = 66;
 /// And how many in each second.
@@ -190,7 +191,11 @@ fn finding(
         return None;
     }
     let severity = severity::of_followed_loss(measurement, lost, arrived);
-    let severity = if rule.meant { severity.min(Severity::Warning) } else { severity };
+    let severity = match rule.meant {
+        true if share < MANY => Severity::Info,
+        true => severity.min(Severity::Warning),
+        false => severity,
+    };
     let devices: BTreeSet<&str> = drops.iter().filter_map(|drop| drop.device.as_deref()).collect();
     let devices: Vec<String> = devices.into_iter().take(NAMED).map(text::clean).collect();
     let (kind, way) = match direction {

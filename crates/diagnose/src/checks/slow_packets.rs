@@ -258,8 +258,7 @@ const READER: (&str, &str) = (
 );
 
 /// What to do about the time that observing took.
-const OBSERVER: &str = "Measuring costs this where CPUs are busy: --measure stages takes less of them, a lower --max-overhead less \
-                        again.";
+const OBSERVER: &str = "Measuring takes this time on busy CPUs: --measure stages alone, or a lower --max-overhead, takes less.";
 
 /// Whether the cause is the reader itself, busy with something else: of packets that have arrived in its socket, `task`
 /// is no other (docs/measuring.md, "Budgets").

@@ -40,7 +40,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let since = context.since();
     let title = format!("{} expired {since}", text::count(timeouts, "retransmission timeout"));
     let severity = severity::of_timeouts(context, timeouts, share);
-    let handshakes = context.counter("TcpExt.TCPSynRetrans").unwrap_or(0);
+    let handshakes = context.tcp.and_then(|measured| measured.counters.get("TcpExtTCPSynRetrans"));
+    let handshakes = handshakes.copied().unwrap_or(0);
     let is_measured =
         |measured: &TcpMeasurement| measured.connections.iter().any(|c| timeouts_of(c) > 0);
     if handshakes.saturating_mul(2) >= timeouts && !context.tcp.is_none_or(is_measured) {
