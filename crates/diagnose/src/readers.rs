@@ -109,7 +109,7 @@ impl<'a> Context<'a> {
             return true;
         }
         let is_long = |span: &&Span| span.p50_ns.is_some_and(|ns| ns >= STANDING_NS);
-        self.hand_overs().iter().any(|span| is_long(span))
+        self.hand_overs().iter().any(is_long)
             && measurement.outliers.iter().any(|outlier| {
                 outlier.span_ns >= STANDING_NS && self.ports_read_of(outlier).contains(&port)
             })
