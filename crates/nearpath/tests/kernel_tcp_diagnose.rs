@@ -217,7 +217,9 @@ fn a_reader_that_does_not_keep_up_is_named() {
         let diagnosis = ended(begin(&pair, Side::Server, "3s"));
         drop(end);
         let (sent, read) = (writer.join().unwrap(), reader.join().unwrap());
-        assert!(read > 0 && sent > 2 * read, "{sent} {read}: the reader kept up");
+        // A reader that keeps up with a writer on the same machine takes gigabytes.
+        let is_behind = read < 20_000_000 && sent > read + 100_000;
+        assert!(read > 0 && is_behind, "{sent} {read}: the reader kept up");
         let found = finding(&diagnosis, "tcp_reader");
         assert!(found.title.starts_with("1 connection waits for"), "{found:?}");
         assert!(found.changes.is_empty(), "{found:?}");
