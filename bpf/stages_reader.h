@@ -319,6 +319,8 @@ static __always_inline bool is_peek(void)
 PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 {
 	struct cpu *cpu = this_cpu();
+	struct sk_buff *skb = (struct sk_buff *)ctx[0];
+	struct sock *owner;
 	u32 pid = bpf_get_current_pid_tgid();
 	u64 tag = address_of(ctx[0]);
 	struct packet *p = packet_slot(tag);
@@ -326,7 +328,15 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 
 	if (p && is_ignored(p, tag) && !is_peek())
 		free_slot(p);
-	/* A packet that did not reach its socket was freed unseen, and its address was reused. */
+	/*
+	 * A packet that did not reach its socket, or that its socket only needed to know of (the last one of a
+	 * handshake), was freed unseen, and its address was reused: here by a socket of another kind (netlink, Unix).
+	 */
+	owner = GET(direct, skb, sk);
+	if (p && p->tag == tag && owner && !is_internet(owner, direct)) {
+		free_slot(p);
+		return;
+	}
 	if (!cpu || !p || p->tag != tag || p->state != PACKET_RX ||
 	    (has_data_ready && !delivered(p) && !p->datagram))
 		return;

@@ -18,6 +18,8 @@ ROUNDS = 200
 
 # Checks that report packets, their NIC or their reader in the wrong place.
 PLACEMENT = {"nic_irq_node", "reader_placement", "rps_placement"}
+# Checks of what packets go through, none of which is wrong here: emulation is slow in all of it.
+ON_THE_WAY = {"packet_drops", "stack_time", "tcp_reader"}
 
 
 @ci
@@ -28,7 +30,7 @@ def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
         near = diagnosed(host, talks)
         # (A reader on the NIC's node but not on its CPU is only information.)
         bad = [finding for finding in near["findings"] if finding["severity"] != "info"]
-        assert not PLACEMENT & {finding["check"] for finding in bad}, bad
+        assert not (PLACEMENT | ON_THE_WAY) & {finding["check"] for finding in bad}, bad
 
         steer(host, FAR_MASK)
         far = diagnosed(host, talks)

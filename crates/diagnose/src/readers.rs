@@ -3,7 +3,7 @@
 
 use crate::spans::{Boundary, ENOUGH_PACKETS, rx_spans};
 use crate::{Context, text};
-use nearpath_model::{CpuId, CpuSet, Host, SocketOwner, Span};
+use nearpath_model::{CpuId, CpuSet, Host, Outlier, Share, ShareKind, SocketOwner, Span};
 use std::collections::BTreeSet;
 
 /// Stages on the CPU that the softirq delivers on.
@@ -12,6 +12,10 @@ const DELIVERED: [&str; 4] =
 
 /// Stages on the CPU of the reader.
 pub(crate) const READ: [&str; 3] = ["sched_switch", "skb_copy_datagram", "sock_recv"];
+
+/// How long packets wait in a socket, at the median, from which its queue is a standing one: a reader that catches up
+/// between bursts leaves it empty most of the time.
+const STANDING_NS: u64 = 10_000_000;
 
 /// A process that is pinned to fewer CPUs than there are, and reads from the network.
 #[derive(Debug, Clone)]
@@ -60,6 +64,55 @@ impl<'a> Context<'a> {
                 .then_some(PinnedReader { owner, cpus })
         };
         self.host.owners.iter().filter_map(pinned).collect()
+    }
+
+    /// The local ports of slow packets that waited for their reader: of the packet's own flow where its headers could be
+    /// read, else those that the reader in its budget has sockets on.
+    pub(crate) fn ports_read_of(&self, outlier: &Outlier) -> Vec<u16> {
+        if !READ.contains(&outlier.to.as_str()) {
+            return Vec::new();
+        }
+        let port = |flow: &str| flow.split_once(" > ")?.1.rsplit_once(':')?.1.parse().ok();
+        if let Some(port) = outlier.flow.as_deref().and_then(port) {
+            return vec![port];
+        }
+        let is_reader = |part: &&Share| {
+            matches!(part.share, ShareKind::Asleep | ShareKind::Task | ShareKind::Throttled)
+        };
+        let readers = outlier.budget.iter().filter(is_reader);
+        let tids = readers.filter_map(|part| part.who.as_ref()?.pid);
+        let mut ports: Vec<u16> = tids.flat_map(|tid| self.ports_of_thread(tid)).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// The local ports of the sockets of a thread's process.
+    fn ports_of_thread(&self, tid: u32) -> Vec<u16> {
+        let is_its = |owner: &&SocketOwner| owner.pid == tid || owner.threads.contains_key(&tid);
+        let Some(owner) = self.host.owners.iter().find(is_its) else { return Vec::new() };
+        let sockets = self.host.sockets.iter().filter(|socket| socket.pids.contains(&owner.pid));
+        sockets.map(|socket| socket.port).collect()
+    }
+
+    /// Whether packets to this local port wait in a queue that never empties: half of all packets wait for long in their
+    /// sockets, and some of the slow ones are to this port; or hardly any was read as long as it was followed. More room
+    /// only makes them older.
+    pub(crate) fn has_standing_queue(&self, port: u16) -> bool {
+        let Some(measurement) = self.measurement else { return false };
+        let packets = measurement.packets;
+        // A slice waits for up to 100 ms for the packets of its end.
+        if packets.started >= ENOUGH_PACKETS
+            && packets.completed < packets.started / 10
+            && packets.abandoned >= packets.started / 2
+        {
+            return true;
+        }
+        let is_long = |span: &&Span| span.p50_ns.is_some_and(|ns| ns >= STANDING_NS);
+        self.hand_overs().iter().any(is_long)
+            && measurement.outliers.iter().any(|outlier| {
+                outlier.span_ns >= STANDING_NS && self.ports_read_of(outlier).contains(&port)
+            })
     }
 
     /// Whether a process used a hundredth of a CPU in the interval, or since boot; `None` when its time is unknown. One

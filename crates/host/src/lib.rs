@@ -46,7 +46,7 @@ pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics}
 pub use pci::{is_pci_address, network_function, read_devices};
 pub use placement::{MemoryReader, MemorySelection, NoProcess, RanOn, unit_of_cgroup};
 pub use power::cpu_frequency;
-pub use processes::{cgroup_of, is_bound, pid_namespace, thread_cpus};
+pub use processes::{cgroup_of, is_bound, is_own, pid_namespace, thread_cpus};
 pub use read::{Notes, Wanted, read, read_interfaces};
 pub use root::*;
 pub use sockets::{

@@ -105,6 +105,11 @@ pub fn is_bound(root: &Root, pid: u32) -> Option<bool> {
     Some(parse_flags(&stat)? & PF_NO_SETAFFINITY != 0)
 }
 
+/// Whether it is a thread of this process.
+pub fn is_own(root: &Root, tid: u32) -> bool {
+    root.read(&format!("/proc/{}/task/{tid}/comm", std::process::id())).is_ok()
+}
+
 /// The flags, the ninth field of `/proc/PID/stat`. The second is a name in parentheses, which may contain
 /// blanks and parentheses.
 fn parse_flags(stat: &[u8]) -> Option<u32> {

@@ -86,6 +86,8 @@ pub enum Subject {
     Span(String, String),
     /// The hypervisor.
     Hypervisor,
+    /// A local port that packets are received on.
+    Port(u16),
 }
 
 /// Severity of a finding, in ranking order.

@@ -105,7 +105,6 @@ pub enum ShareKind {
     DeviceQueue,
     /// The NIC had the packet, and had not interrupted yet: interrupt moderation, its bus, or interrupts
     /// disabled on the CPU.
-    /// the CPU.
     Nic,
     /// TCP waited for missing data before this.
     TcpGap,
@@ -166,6 +165,9 @@ pub struct Culprit {
     /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<bool>,
+    /// Whether it is a thread of the nearpath that measured.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nearpath: bool,
     /// The last known cgroup of the task.
     pub cgroup: Option<String>,
     /// The CPU that a reader was migrated from.

@@ -6,9 +6,12 @@ use nearpath_model::{Diagnosis, Finding};
 use nearpath_testing::veth::{Side, VethPair};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 const NEARPATH: &str = env!("CARGO_BIN_EXE_nearpath");
 
@@ -108,4 +111,118 @@ fn connections_of_the_namespace_are_measured_within_the_limit() {
     let about_tcp = |finding: &&Finding| finding.check.starts_with("tcp_");
     let said: Vec<&Finding> = diagnosis.findings.iter().filter(about_tcp).collect();
     assert!(said.is_empty(), "{said:?}");
+}
+
+/// Ends what a test has begun, also when it fails.
+struct AtEnd<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+const PIECES: [&[u8]; 2] = [&[1; 10], &[2; 100]];
+
+/// Requests that a client writes in two pieces to a server that reads whole requests, with how many were answered.
+fn requests_in_pieces(nodelay: bool) -> (Diagnosis, u32) {
+    let pair = VethPair::new(1).unwrap();
+    let (listener, address) = listen(&pair);
+    let mut client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.set_nodelay(nodelay).unwrap();
+    let child = begin(&pair, Side::Client, "3s");
+    let ends = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while server.read_exact(&mut [0; 110]).is_ok() {
+                thread::sleep(Duration::from_millis(2));
+                if server.write_all(&[3; 2]).is_err() {
+                    break;
+                }
+            }
+        });
+        let asker = scope.spawn(move || {
+            let mut count = 0;
+            while PIECES.iter().all(|piece| client.write_all(piece).is_ok())
+                && client.read_exact(&mut [0; 2]).is_ok()
+                && !ends.load(Ordering::Relaxed)
+            {
+                count += 1;
+            }
+            count
+        });
+        let end = AtEnd(|| ends.store(true, Ordering::Relaxed));
+        let diagnosis = ended(child);
+        drop(end);
+        (diagnosis, asker.join().unwrap())
+    })
+}
+
+/// The judge is the client: it counts its answers.
+#[test]
+fn small_writes_that_wait_for_delayed_acknowledgements_are_named() {
+    if !(nearpath_testing::require_ci() && nearpath_testing::require_netns()) {
+        return;
+    }
+    let is_named = |diagnosis: &Diagnosis| {
+        diagnosis.findings.iter().any(|found| found.title.contains("(Nagle)"))
+    };
+    let (diagnosis, answers) = requests_in_pieces(false);
+    assert!((1..120).contains(&answers), "{answers} in 3 s: acknowledgements are not delayed");
+    assert!(is_named(&diagnosis), "{answers}: {:?}", diagnosis.tcp);
+    let connection = &diagnosis.tcp.as_ref().unwrap().connections[0];
+    let verdict = connection.verdict.as_ref().map(|verdict| verdict.limit);
+    assert_eq!(verdict, Some(TcpLimit::Application), "{connection:?}");
+    let (diagnosis, answers) = requests_in_pieces(true);
+    assert!(answers > 120, "{answers} in 3 s without delay");
+    assert!(!is_named(&diagnosis), "{:?}", diagnosis.findings);
+}
+
+/// Data comes faster than it is read: the window closes. The judge is the reader, which knows how much it took.
+#[test]
+fn a_reader_that_does_not_keep_up_is_named() {
+    if !nearpath_testing::require_netns() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (listener, address) = listen(&pair);
+    let mut client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let stop = client.try_clone().unwrap();
+    let ends = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(move || {
+            let mut sent = 0;
+            while client.write_all(&[7; 65_536]).is_ok() {
+                sent += 65_536u64;
+            }
+            sent
+        });
+        let reader = scope.spawn(move || {
+            let (mut buffer, mut read) = ([0; 4096], 0);
+            while let Ok(bytes @ 1..) = server.read(&mut buffer) {
+                read += bytes as u64;
+                thread::sleep(Duration::from_millis(5));
+                if ends.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            read
+        });
+        let end = AtEnd(|| {
+            ends.store(true, Ordering::Relaxed);
+            let _ = stop.shutdown(Shutdown::Both);
+        });
+        let diagnosis = ended(begin(&pair, Side::Server, "3s"));
+        drop(end);
+        let (sent, read) = (writer.join().unwrap(), reader.join().unwrap());
+        // A reader that keeps up with a writer on the same machine takes gigabytes.
+        let is_behind = read < 20_000_000 && sent > read + 100_000;
+        assert!(read > 0 && is_behind, "{sent} {read}: the reader kept up");
+        let found = finding(&diagnosis, "tcp_reader");
+        assert!(found.title.starts_with("1 connection waits for"), "{found:?}");
+        assert!(found.changes.is_empty(), "{found:?}");
+        assert!(diagnosis.findings.iter().all(|other| other.check != "tcp_receive_buffer"));
+    });
 }

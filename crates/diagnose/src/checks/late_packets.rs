@@ -17,6 +17,8 @@ pub(super) const CHECK: Check =
 
 /// The share of a span's packets from which they are no tail: tails are `latency_tail`'s.
 const NOTABLE: f64 = 0.01;
+/// Late packets from which they are no accident.
+const ENOUGH_LATE: u64 = 10;
 
 /// What is freed after it was sent did not wait: devices report it when it suits them.
 const FREED: [&str; 2] = ["consume_skb", "kfree_skb"];
@@ -35,7 +37,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 fn finding(measurement: &Measurement, direction: Direction) -> Option<Finding> {
     let is_it = |span: &&Span| {
         let is_sent = direction == Direction::Tx && FREED.contains(&span.to.as_str());
-        span.direction == direction && span.count >= ENOUGH_PACKETS && !is_sent
+        let is_enough = span.count >= ENOUGH_PACKETS || late_of(span) >= ENOUGH_LATE;
+        span.direction == direction && is_enough && !is_sent
     };
     let span = measurement.spans.iter().filter(is_it).max_by_key(|span| late_of(span))?;
     let late = late_of(span);

@@ -29,6 +29,8 @@ const LARGEST_QUEUE: u64 = 65_535;
 const NAMED: usize = 3;
 /// SYN cookies in the interval that are worth a word, although nothing was lost.
 const COOKIES: u64 = 100;
+/// So many times more SYNs than connections are a flood: clients complete their handshakes, or try a few times.
+const FLOOD: u64 = 10;
 const SOMAXCONN: Sysctl = Sysctl::Somaxconn;
 const SYN_BACKLOG: Sysctl = Sysctl::TcpMaxSynBacklog;
 
@@ -72,7 +74,20 @@ fn finding(context: &Context<'_>, counts: Counts) -> Finding {
     let Counts { lost, overflows, syns, cookies } = counts;
     let taken = context.counter("Tcp.PassiveOpens");
     let since = context.since();
-    let mut finding = if lost > 0 {
+    let is_flood = context.earlier.is_some()
+        && cookies >= COOKIES
+        && cookies >= taken.unwrap_or(0).max(lost).saturating_mul(FLOOD);
+    let mut finding = if is_flood {
+        let title =
+            format!("{} answered with a cookie {since}: a SYN flood", text::count(cookies, "SYN"));
+        let severity =
+            severity::of_events(context, cookies).max(severity::of_loss(context, lost, taken));
+        Finding::new(severity, title).evidence(format!(
+            "{} opened meanwhile: most of these SYNs are of clients that do not complete the handshake. They cost CPU \
+             time, and timers that send each SYN-ACK again.",
+            were(taken.unwrap_or(0), "connection")
+        ))
+    } else if lost > 0 {
         let title = format!("{} dropped by listeners {since}", text::count(lost, "connection"));
         let share = taken.and_then(|taken| ratio(lost, taken.saturating_add(lost)));
         Finding::new(severity::of_loss(context, lost, taken), title)
@@ -99,6 +114,11 @@ fn finding(context: &Context<'_>, counts: Counts) -> Finding {
     let others = lost.saturating_sub(overflows).saturating_sub(syns);
     if others > 0 && syns > 0 {
         finding = finding.evidence(format!("{others} for another reason."));
+    }
+    if is_flood {
+        finding = finding.evidence(
+            "Drop them before they reach TCP, by their source or rate (nftables with synproxy, XDP, the provider).",
+        );
     }
     if lost > 0 {
         finding = finding.evidence("A client tries again after 1 s or more.");

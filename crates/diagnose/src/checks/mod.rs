@@ -36,6 +36,7 @@ mod offloads_off;
 mod ovs_masks;
 mod ovs_port_rps;
 mod ovs_rxq_affinity;
+mod packet_drops;
 mod pause_frames;
 mod pcie_link;
 mod process_memory;
@@ -52,11 +53,13 @@ mod slow_packets;
 mod smt_siblings;
 mod socket_buffers;
 mod softnet;
+mod stack_time;
 mod tap_queues;
 mod taprio_gates;
 mod tcp_congestion_control;
 mod tcp_mss_mismatch;
 mod tcp_options_off;
+mod tcp_reader;
 mod tcp_receive_buffer;
 mod tcp_retransmissions;
 mod tcp_rtt_variance;
@@ -118,6 +121,7 @@ pub const CHECKS: &[Check] = &[
     ovs_masks::CHECK,
     ovs_port_rps::CHECK,
     ovs_rxq_affinity::CHECK,
+    packet_drops::CHECK,
     pause_frames::CHECK,
     pcie_link::CHECK,
     process_memory::CHECK,
@@ -134,11 +138,13 @@ pub const CHECKS: &[Check] = &[
     smt_siblings::CHECK,
     socket_buffers::CHECK,
     softnet::CHECK,
+    stack_time::CHECK,
     tap_queues::CHECK,
     taprio_gates::CHECK,
     tcp_congestion_control::CHECK,
     tcp_mss_mismatch::CHECK,
     tcp_options_off::CHECK,
+    tcp_reader::CHECK,
     tcp_receive_buffer::CHECK,
     tcp_retransmissions::CHECK,
     tcp_rtt_variance::CHECK,

@@ -11,7 +11,7 @@ use crate::severity::LATE_NS;
 use crate::{Check, CheckOutcome, Context, readers, severity, text};
 use nearpath_model::{
     CpuSet, Culprit, Finding, IrqNumber, Measurement, Outlier, Proposal, ProposedChange,
-    SettingFile, Share, ShareKind, Subject,
+    SettingFile, Severity, Share, ShareKind, Subject,
 };
 use std::collections::BTreeSet;
 
@@ -21,8 +21,12 @@ pub(super) const CHECK: Check =
 
 /// Slow packets from which their causes say something.
 pub(super) const ENOUGH: u64 = 20;
+/// The same if they are late one with another: the overhead limit leaves few packets to look at where the CPUs are busy.
+const ENOUGH_LATE: u64 = 5;
 /// Minimum share of the slow packets' time to report a cause.
 const NOTABLE: f64 = 0.25;
+/// The same where there are fewer than [`ENOUGH`].
+const NOTABLE_OF_FEW: f64 = 0.5;
 /// The same for packets ahead, which there are on any busy host.
 const NOTABLE_AHEAD: f64 = 0.5;
 
@@ -34,27 +38,48 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     };
     let slow = measurement.slow;
     if slow.seen < ENOUGH {
-        if slow.seen > 0 {
+        if slow.seen >= ENOUGH_LATE && slow.span_ns / slow.seen >= LATE_NS {
+            outcome.findings = of_few(findings(context, measurement, NOTABLE_OF_FEW));
+        }
+        if slow.seen > 0 && outcome.findings.is_empty() {
             outcome.not_checked(format!(
-                "{} were slow and analysed: too few to name a cause",
-                text::count(slow.seen, "packet")
+                "{} {} slow and analysed: too few to name a cause",
+                text::count(slow.seen, "packet"),
+                if slow.seen == 1 { "was" } else { "were" },
             ));
         }
         return outcome;
     }
+    outcome.findings = findings(context, measurement, NOTABLE);
+    outcome
+}
+
+/// Few packets may all have met the same moment: they are no more than a warning, and nothing if they are rare.
+fn of_few(mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.retain(|finding| finding.severity > Severity::Info);
+    for finding in &mut findings {
+        finding.severity = Severity::Warning;
+    }
+    findings
+}
+
+/// The causes with at least such a share of the slow packets' time.
+fn findings(context: &Context<'_>, measurement: &Measurement, notable: f64) -> Vec<Finding> {
+    let slow = measurement.slow;
+    let mut found = Vec::new();
     let share_of = |ns: u64| (ns as f64 / slow.span_ns.max(1) as f64).min(1.0);
     let is_notable = |cause: &Share| {
         let notable = match cause.share {
             ShareKind::NetRxAhead => NOTABLE_AHEAD,
-            _ => NOTABLE,
+            _ => notable,
         };
         share_of(cause.ns) >= notable
     };
+    let causes = causes(measurement);
     let (notable, others): (Vec<&Share>, Vec<&Share>) =
-        measurement.budget_totals.iter().partition(|cause| is_notable(cause));
+        causes.iter().partition(|cause| is_notable(cause));
     for cause in notable {
-        let found = finding(context, measurement, cause, &[], share_of(cause.ns));
-        outcome.findings.extend(found);
+        found.extend(finding(context, measurement, cause, &[], share_of(cause.ns)));
     }
     // Many that each had a little, as of a busy host.
     for kind in CROWDS {
@@ -65,16 +90,37 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             .collect();
         let all = Share { share: kind, ns: total(crowd.iter().map(|cause| cause.ns)), who: None };
         if crowd.len() > 1 && is_notable(&all) {
-            let found = finding(context, measurement, &all, &crowd, share_of(all.ns));
-            outcome.findings.extend(found);
+            found.extend(finding(context, measurement, &all, &crowd, share_of(all.ns)));
         }
     }
-    outcome
+    found
+}
+
+/// The causes, largest first. A reader that is blocked in one place is one cause, whatever wakes it; what woke it most of
+/// the time is kept.
+fn causes(measurement: &Measurement) -> Vec<Share> {
+    let mut causes: Vec<Share> = Vec::new();
+    for cause in &measurement.budget_totals {
+        match causes.iter_mut().find(|other| is_same_cause(other, cause)) {
+            Some(same) => same.ns = same.ns.saturating_add(cause.ns),
+            None => causes.push(cause.clone()),
+        }
+    }
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.ns));
+    causes
+}
+
+/// Whether two shares have the same cause, what woke a reader aside.
+fn is_same_cause(a: &Share, b: &Share) -> bool {
+    let reader = |who: &Culprit| Culprit { woken_by: None, ..who.clone() };
+    a.share == b.share && a.who.as_ref().map(reader) == b.who.as_ref().map(reader)
 }
 
 /// What several tasks or interrupts may do one after the other.
 const CROWDS: [ShareKind; 5] =
     [ShareKind::Runqueue, ShareKind::Task, ShareKind::Disabled, ShareKind::Irq, ShareKind::Softirq];
+/// Outliers whose ports are noted.
+const MOST_PORTS: usize = 64;
 /// Those of a crowd that are named.
 const NAMED: usize = 3;
 
@@ -87,7 +133,9 @@ fn finding(
     share: f64,
 ) -> Option<Finding> {
     let is_reader = is_reader_itself(measurement, cause);
+    let is_nearpath = cause.who.as_ref().is_some_and(|who| who.nearpath);
     let (doing, hint) = if is_reader { READER } else { words(cause)? };
+    let hint = if is_nearpath { OBSERVER } else { hint };
     let name = match (&cause.who, cause.share) {
         (_, ShareKind::TcpGap) => "missing TCP segments".to_owned(),
         (_, ShareKind::Nic) => "the NIC".to_owned(),
@@ -121,12 +169,15 @@ fn finding(
     let late = late as f64 * share;
     let observed_s = measurement.observed_time_s();
     let severity = severity::of_tail(late, measurement.packets.started, observed_s);
+    // It is gone when nobody measures.
+    let severity = if is_nearpath { Severity::Info } else { severity };
     let on = cause.who.as_ref().and_then(|who| who.on.as_deref()).map(text::clean);
     let title = match (cause.share, on.as_deref()) {
         _ if is_reader && !crowd.is_empty() => {
             let readers = text::count(crowd.len() as u64, "busy reader");
             format!("Slow packets wait for {readers}{place}")
         }
+        _ if is_nearpath => format!("Slow packets wait for nearpath itself, {name}{place}"),
         _ if is_reader => format!("Slow packets wait for their reader {name}, busy{place}"),
         (ShareKind::Asleep, Some("stopped")) => {
             format!("Slow packets wait for {name}, stopped by a signal")
@@ -175,12 +226,16 @@ fn finding(
         finding = finding.evidence(format!("{lost} more arrived too fast to be analysed."));
     }
     let about = spans.into_iter().map(|(from, to)| Subject::Span(from.into(), to.into()));
-    finding = finding.about(about.chain(Subject::cpus(&cpus)));
+    let ports = outliers_of(measurement, cause)
+        .take(MOST_PORTS)
+        .flat_map(|outlier| context.ports_read_of(outlier));
+    finding = finding.about(about.chain(Subject::cpus(&cpus)).chain(ports.map(Subject::Port)));
     if cause.share == ShareKind::Stolen {
         finding = finding.about([Subject::Hypervisor]);
     }
     // A task that is kept from running should not be moved, nor a reader away from itself.
     if !is_reader
+        && !is_nearpath
         && matches!(
             cause.share,
             ShareKind::Task
@@ -202,6 +257,9 @@ const READER: (&str, &str) = (
      threads), or more at once (recvmmsg). perf top -p shows what it does.",
 );
 
+/// What to do about the time that observing took.
+const OBSERVER: &str = "Measuring takes this time on busy CPUs: --measure stages alone, or a lower --max-overhead, takes less.";
+
 /// Whether the cause is the reader itself, busy with something else: of packets that have arrived in its socket, `task`
 /// is no other (docs/measuring.md, "Budgets").
 fn is_reader_itself(measurement: &Measurement, cause: &Share) -> bool {
@@ -216,8 +274,10 @@ fn outliers_of<'a>(
     measurement: &'a Measurement,
     cause: &'a Share,
 ) -> impl Iterator<Item = &'a Outlier> {
-    let is_it =
-        |part: &Share| part.share == cause.share && (part.who == cause.who || cause.who.is_none());
+    let is_it = |part: &Share| match cause.who {
+        Some(_) => is_same_cause(part, cause),
+        None => part.share == cause.share,
+    };
     measurement.outliers.iter().filter(move |outlier| outlier.budget.iter().any(is_it))
 }
 
@@ -239,7 +299,8 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
         ),
         ShareKind::Runqueue => (
             "ran while the reader was ready to",
-            "Give the reader a CPU of its own, or move what had its CPU to others.",
+            "Give the reader a CPU of its own, move what had its CPU to others, or give the reader more weight (nice, the \
+             cpu.weight of its cgroup).",
         ),
         ShareKind::Irq => (
             "was served while packets waited",

@@ -11,7 +11,7 @@
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, Socket, SocketOwner, StageDrop, Sysctl};
+use nearpath_model::{Finding, ProposedChange, Socket, SocketOwner, StageDrop, Subject, Sysctl};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,7 +20,8 @@ pub(super) const CHECK: Check = Check::new(
     "socket_buffers",
     "packets dropped because the receive buffer of their socket was full",
     run,
-);
+)
+.explained_by(&["slow_packets"]);
 
 /// The kernel's reasons for it (include/net/dropreason-core.h).
 const FULL: [&str; 3] = ["SOCKET_RCVBUFF", "SOCKET_BACKLOG", "PROTO_MEM"];
@@ -80,14 +81,21 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
         finding.title =
             format!("{lost} to {comm} dropped {}: receive buffer full", context.since());
     }
-    for (socket, lost) in sockets.into_iter().take(NAMED) {
+    for &(socket, lost) in sockets.iter().take(NAMED) {
         let datagrams = text::count(lost, "datagram");
         finding = finding.evidence(format!("{} dropped {datagrams}.", named(context, socket)));
+    }
+    let most = sockets.first().filter(|(_, most)| most.saturating_mul(2) >= lost);
+    if let Some((socket, _)) = most.filter(|(socket, _)| context.has_standing_queue(socket.port)) {
+        return Some(finding.about([Subject::Port(socket.port)]).evidence(
+            "Packets wait there for longer than bursts last: the reader is too slow for them, and a larger buffer would \
+             only make them older.",
+        ));
     }
     let Some((now, wanted)) = doubled(context, Sysctl::RmemDefault, LARGEST_DEFAULT) else {
         return Some(finding);
     };
-    let why = "A larger buffer holds what comes while the reader does not run.";
+    let why = "A larger buffer holds what comes while the reader does not run; it is no help to one that is always too slow.";
     finding = finding.change(change(Sysctl::RmemDefault, (now, wanted), why));
     if let Some(max) = number(context, Sysctl::RmemMax)
         && max < wanted

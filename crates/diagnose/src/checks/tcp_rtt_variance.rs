@@ -32,6 +32,8 @@ const ENOUGH_SAMPLES: u64 = 20;
 const DELAYED_NS: std::ops::RangeInclusive<u64> = 20_000_000..=220_000_000;
 /// Segments in each second below which acknowledgements are delayed: at 25 the next one comes 40 ms later.
 const SPARSE_PER_S: f64 = 25.0;
+/// The same where the application waits for the acknowledgement: two segments each 40 ms, and some that are not delayed.
+const NAGLE_PER_S: f64 = 2.4 * SPARSE_PER_S;
 /// Stages at which a packet waits for its reader, or is with it.
 const OF_READER: [&str; 6] =
     ["sched_waking", "sched_switch", "skb_copy_datagram", "sock_recv", "consume_skb", "kfree_skb"];
@@ -46,9 +48,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         .filter(|c| varies(c))
         .map(|c| (cause(c, measured, slowest), c))
         .collect();
-    for wanted in [Cause::ThisHost, Cause::SlowReader, Cause::DelayedAck, Cause::Network] {
+    for wanted in
+        [Cause::ThisHost, Cause::SlowReader, Cause::Nagle, Cause::DelayedAck, Cause::Network]
+    {
         let of = varies.iter().filter(|(cause, _)| *cause == wanted).map(|(_, c)| *c).collect();
-        outcome.findings.extend(finding(context, of, wanted, slowest));
+        outcome.findings.extend(finding(context, measured, of, wanted, slowest));
     }
     outcome
 }
@@ -57,6 +61,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 enum Cause {
     ThisHost,
     SlowReader,
+    Nagle,
     DelayedAck,
     Network,
 }
@@ -92,15 +97,39 @@ fn cause(c: &TcpConnection, measured: &TcpMeasurement, slowest: Option<&Span>) -
     let is_small = c
         .mss
         .is_some_and(|mss| sent.bytes_sent < u64::from(mss / 2).saturating_mul(sent.segments_sent));
+    let waits_for_ack = (sent.segments_sent as f64) < NAGLE_PER_S * seconds && is_held_by_nagle(c);
     let added = c.rtt_ns.zip(c.min_rtt_ns).map(|(rtt, min)| rtt.saturating_sub(min));
     match added {
+        Some(added) if waits_for_ack && DELAYED_NS.contains(&added) => Cause::Nagle,
         Some(added) if is_sparse && is_small && DELAYED_NS.contains(&added) => Cause::DelayedAck,
         _ => Cause::Network,
     }
 }
 
+/// Whether less than a segment is unsent although both windows have room: Nagle's algorithm holds it until what is in
+/// flight is acknowledged (`tcp_nagle_check` of net/ipv4/tcp_output.c).
+fn is_held_by_nagle(c: &TcpConnection) -> bool {
+    let (Some(unsent), Some(in_flight), Some(mss)) = (c.unsent_bytes, c.in_flight, c.mss) else {
+        return false;
+    };
+    let has_room = c.cwnd.is_some_and(|cwnd| cwnd > 2 * in_flight)
+        && c.send_window_bytes.is_none_or(|window| window >= mss.saturating_mul(2));
+    (1..mss).contains(&unsent) && (1..=2).contains(&in_flight) && has_room
+}
+
+/// How long segments waited in each second for acknowledgements that were delayed, summed over connections.
+fn delayed_per_second(measured: &TcpMeasurement, connections: &[&TcpConnection]) -> f64 {
+    let waited = |c: &&TcpConnection| {
+        let added = c.rtt_ns.zip(c.min_rtt_ns).map_or(0, |(rtt, min)| rtt.saturating_sub(min));
+        added as f64 / 1e9 * c.interval.segments_sent as f64
+    };
+    let seconds: f64 = connections.iter().map(waited).sum();
+    seconds / duration_s(measured).unwrap_or(10.0)
+}
+
 fn finding(
     context: &Context<'_>,
+    measured: &TcpMeasurement,
     mut varying: Vec<&TcpConnection>,
     cause: Cause,
     slowest: Option<&Span>,
@@ -114,6 +143,20 @@ fn finding(
         Cause::SlowReader => Finding::new(Severity::Info, title("the peer reads slowly")).evidence(
             "The peer closes its window while its application does not read: what is sent waits for it.",
         ),
+        Cause::Nagle => {
+            let seconds = delayed_per_second(measured, &varying);
+            let severity = severity::of_limit(seconds, true);
+            let title = format!("Small writes of {count} wait for delayed ACKs (Nagle)");
+            let mut finding = Finding::new(severity, title).evidence(
+                "Less than a segment is unsent until the last one is acknowledged, and the peer delays that by 40 ms or \
+                 more: the application writes a request in pieces, and then waits for the answer.",
+            ).evidence(
+                "Let it write a request at once (writev, MSG_MORE), or set TCP_NODELAY; or let the peer acknowledge at \
+                 once (ip route change ... quickack 1 on the peer).",
+            );
+            finding.cost.seconds_per_second = Some(seconds);
+            finding
+        }
         Cause::DelayedAck => {
             Finding::new(Severity::Info, title("the peer delays ACKs")).evidence(
                 "Small segments, few in each second: the peer waits 40 to 200 ms for more to \

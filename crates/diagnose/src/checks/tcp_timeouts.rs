@@ -11,8 +11,8 @@
 use crate::connections::{add_evidence, remotes, sentences, sort_by_figure};
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::Finding;
 use nearpath_model::tcp::{TcpConnection, TcpMeasurement, TcpState};
+use nearpath_model::{Finding, Severity};
 
 pub(super) const CHECK: Check =
     Check::new("tcp_timeouts", "connections that waited for retransmission timeouts", run);
@@ -39,7 +39,23 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     }
     let since = context.since();
     let title = format!("{} expired {since}", text::count(timeouts, "retransmission timeout"));
-    let finding = Finding::new(severity::of_timeouts(context, timeouts, share), title)
+    let severity = severity::of_timeouts(context, timeouts, share);
+    let handshakes = context.tcp.and_then(|measured| measured.counters.get("TcpExtTCPSynRetrans"));
+    let handshakes = handshakes.copied().unwrap_or(0);
+    let is_measured =
+        |measured: &TcpMeasurement| measured.connections.iter().any(|c| timeouts_of(c) > 0);
+    if handshakes.saturating_mul(2) >= timeouts && !context.tcp.is_none_or(is_measured) {
+        // The SYN-ACK of a handshake that is not complete belongs to no connection yet.
+        outcome.findings.push(
+            Finding::new(Severity::Info, title).share(Some(share), "segments").evidence(format!(
+                "{} SYN-ACKs were sent again, as their clients did not complete the handshake (TCPSynRetrans): no \
+                 connection that was measured waited.",
+                handshakes
+            )),
+        );
+        return outcome;
+    }
+    let finding = Finding::new(severity, title)
         .share(Some(share), "segments")
         .evidence("Each stops its connection for 200 ms or more, and doubles the next one.");
     outcome.findings.push(match context.tcp {

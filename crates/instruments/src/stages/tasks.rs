@@ -91,6 +91,7 @@ impl Tasks {
         });
         (who.pid, who.cgroup) = (pid, cgroup);
         who.bound = pid.and_then(|pid| self.is_bound(pid));
+        who.nearpath = pid.is_some_and(|pid| nearpath_host::is_own(&self.root, pid));
     }
 
     /// A task is bound when it is created.

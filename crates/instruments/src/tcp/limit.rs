@@ -349,6 +349,9 @@ fn sending_limit(socket: &TcpSocket, info: &TcpInfo) -> TcpLimit {
     // For a third of the window the kernel waits until it can send larger segments (`tcp_tso_should_defer`).
     let has_room = u64::from(in_flight) * 3 < u64::from(info.snd_cwnd) * 2;
     let is_open = in_window + u64::from(info.snd_mss) <= u64::from(info.snd_wnd);
+    if has_room && is_open && is_held_by_nagle(info) {
+        return TcpLimit::Application;
+    }
     if has_room && is_open || paces_by_rate(socket) {
         // It is sent at the rate at which it was delivered before: if most of a full buffer is in flight without a queue,
         // at a buffer per round-trip time.
@@ -367,6 +370,12 @@ fn sending_limit(socket: &TcpSocket, info: &TcpInfo) -> TcpLimit {
         }
         _ => TcpLimit::Path,
     }
+}
+
+/// Whether what is unsent is less than a segment, which Nagle's algorithm holds until what is in flight is acknowledged
+/// (`tcp_nagle_check`): the application writes in small pieces. (Pacing does not hold a segment back for another one.)
+fn is_held_by_nagle(info: &TcpInfo) -> bool {
+    (1..=2).contains(&info.unacked) && info.notsent_bytes < info.snd_mss && !is_paced(info)
 }
 
 /// Whether its congestion control sends at the rate that it has measured, and not a window at a time. A window that BBR

@@ -81,6 +81,11 @@ fn a_sender_is_limited_by_what_its_figures_say() {
         (TcpLimit::Path, |info| (info.pacing_rate, info.max_pacing_rate) = (9, 9)),
         (TcpLimit::Application, |info| info.busy_time = 0),
         (TcpLimit::Application, |info| (info.notsent_bytes, info.unacked) = (0, 2)),
+        // The second piece of a request, which Nagle's algorithm holds until the first one is acknowledged, late.
+        (TcpLimit::Application, |info| {
+            (info.notsent_bytes, info.unacked, info.snd_mss) = (100, 1, 1448);
+            (info.min_rtt, info.rtt, info.rttvar) = (20, 21_000, 24_000);
+        }),
         (TcpLimit::ReceiveWindow, |info| info.rwnd_limited = 900_000),
         (TcpLimit::SendBuffer, |info| info.sndbuf_limited = 900_000),
         // A bottleneck whose queue they fill.

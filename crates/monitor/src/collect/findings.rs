@@ -35,6 +35,7 @@ pub fn subject(finding: &Finding) -> String {
         Some(Subject::Nic(nic)) => format!("nic {nic}"),
         Some(Subject::Span(from, to)) => format!("{from} > {to}"),
         Some(Subject::Hypervisor) => "hypervisor".to_owned(),
+        Some(Subject::Port(port)) => format!("port {port}"),
         None => String::new(),
     }
 }
