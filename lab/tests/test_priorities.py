@@ -263,3 +263,61 @@ def test_a_trial_of_a_priority_ends_with_a_verdict(host: Host) -> None:
     host.check("nearpath tune rollback")
     settled(host)
     assert state(host) == before
+
+
+# Sends datagrams to an address, with SO_PRIORITY 3 and with none.
+SEND_PRIORITIES = """
+import socket, sys
+for priority in (3, 0):
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.setsockopt(socket.SOL_SOCKET, 12, priority)
+    for _ in range(10):
+        sender.sendto(b"WAY BACK %d" % priority + bytes(20), (sys.argv[1], 9))
+"""
+
+# Prints the VLAN priority of each such datagram that comes in by the tap, with the SO_PRIORITY that it was sent with. The
+# kernel takes the tag out of the packet: the socket reports it beside (PACKET_AUXDATA).
+SEE_PRIORITIES = """
+import json, socket, struct, sys
+see = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+see.bind((sys.argv[1], 3))
+see.setsockopt(263, 8, 1)
+see.settimeout(60)
+seen = []
+print("ready", flush=True)
+while len(seen) < 20:
+    data, controls, _, _ = see.recvmsg(2048, 256)
+    at = data.find(b"WAY BACK ")
+    if at >= 0:
+        (aside,) = [struct.unpack("IIIHHHH", value) for level, kind, value in controls if (level, kind) == (263, 8)]
+        tci = aside[5] if aside[0] & 16 else int.from_bytes(data[14:16], "big")  # TP_STATUS_VLAN_VALID
+        seen.append([int(data[at + 9 : at + 10]), tci >> 13])
+print(json.dumps(seen))
+"""
+
+
+@lab(kernels=("5.10", "6.12"), topology=TWO_NODES, nics=IGB)
+def test_the_way_back_of_a_priority_is_tagged(host: Host) -> None:
+    """What is sent with SO_PRIORITY 3 leaves with PCP 3, as the peer sees; and does not once the plan is undone."""
+    host.check(
+        f"modprobe 8021q && ip link add link nic0 name nic0.{VLAN} type vlan id {VLAN} egress-qos-map 2:5"
+        f" && ip link set nic0.{VLAN} up && ip address add 10.9.55.1/24 dev nic0.{VLAN}"
+        f" && ip neighbour add 10.9.55.2 lladdr 52:54:00:09:00:02 dev nic0.{VLAN} nud permanent"
+    )
+    before = host.check(f"ip -d link show nic0.{VLAN}")
+
+    def tags() -> set[tuple[int, int]]:
+        see = host.peer.start(["python3", "-c", SEE_PRIORITIES, "tap0"])
+        assert see.stdout is not None and "ready" in str(see.stdout.readline())
+        host.check(["python3", "-c", SEND_PRIORITIES, "10.9.55.2"])
+        return {(priority, pcp) for priority, pcp in json.loads(see.communicate(timeout=90)[0])}
+
+    assert tags() == {(3, 0), (0, 0)}
+    asked = f"--nic nic0 --priority 3:3 --only nic0.{VLAN}/egress-qos-map"
+    host.check(f"nearpath tune apply {asked}")
+    assert "egress-qos-map { 2:5 3:3 }" in host.check(f"ip -d link show nic0.{VLAN}")
+    assert tags() == {(3, 3), (0, 0)}
+    assert {entry["state"] for entry in json.loads(host.check("nearpath tune verify --json"))["journal"]} == {"applied"}
+    host.check("nearpath tune rollback")
+    assert host.check(f"ip -d link show nic0.{VLAN}") == before
+    assert tags() == {(3, 0), (0, 0)}
