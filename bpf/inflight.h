@@ -8,6 +8,7 @@
 #include "probe.h"
 #include "histogram.h"
 #include "stages.h"
+#include "stage_packet.h"
 
 #define TASK_SLOT_BITS 14
 #define SOCKET_SLOT_BITS 12
@@ -18,21 +19,6 @@
 #define SPANS_MAX 128
 /* A slot not touched for this long holds a packet whose end was missed. */
 #define PACKET_STALE_NS 1000000000ULL
-
-struct packet {
-	u64 tag; /* address of the sk_buff */
-	u64 last_ns; /* when it passed the last stage; for an ignored packet, since when the stack has it */
-	u32 last_cpu;
-	u8 last_stage;
-	u8 state;
-	u8 datagram; /* waits in a UDP socket, from which a receive call takes it whole */
-	u8 flags; /* see waits.h */
-	u64 group; /* see group.h; 0: unknown */
-	u64 begin_ns; /* when it passed the first stage of its path, and on which CPU */
-	u32 begin_cpu;
-	u8 begin_stage;
-	u8 unused[19]; /* pads to a cache line */
-};
 
 struct task {
 	u32 pid;

@@ -18,26 +18,10 @@
 #define NEARPATH_SKB_TRACK_BPF_H
 
 #include "filter.h"
+#include "packet_slot.h"
 
-#define PACKET_SLOT_BITS 16
 /* Packets that a driver passes to the stack before the first one is processed; others pass eight. */
 #define GIVEN_MAX 16
-
-enum packet_state {
-	PACKET_FREE,
-	PACKET_ALLOCATED, /* neither received nor sent yet */
-	/* The filter did not match when it was last checked. */
-	PACKET_RX_NO_MATCH,
-	PACKET_TX_NO_MATCH,
-	/* Ignored until it ends: not sampled, or the CPU that allocated it is unknown. */
-	PACKET_RX_IGNORED,
-	PACKET_TX_IGNORED,
-	/* Counted as completed: TCP merged its data into an earlier packet, but it may wake its reader. */
-	PACKET_RX_MERGED,
-	/* States from here on are tracked. */
-	PACKET_RX,
-	PACKET_TX,
-};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -85,12 +69,6 @@ static __always_inline struct cpu *this_cpu(void)
 	u32 number = bpf_get_smp_processor_id();
 
 	return bpf_map_lookup_elem(&cpus, &number);
-}
-
-/* sk_buffs are at least 64 bytes apart; the high bits of the product mix all other bits. */
-static __always_inline u32 packet_hash(u64 tag)
-{
-	return (tag >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - PACKET_SLOT_BITS);
 }
 
 static __always_inline struct packet *packet_slot(u64 tag)

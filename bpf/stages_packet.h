@@ -21,6 +21,9 @@ const volatile bool has_consume_udp;
 /* Whether netif_rx can be, through which a virtual device passes a packet to its peer. */
 const volatile bool has_netif_rx = true;
 
+/* Whether packets are followed into virtual machines, which begins where they are forwarded to a tap. */
+const volatile bool into_guests;
+
 /* System calls that send, by number; set by user space for its architecture. */
 #define SYSCALLS_MAX 512
 const volatile u8 sends[SYSCALLS_MAX];

@@ -194,6 +194,7 @@ PROBE(net_dev_queue, "net_dev_queue")
 	u32 number = bpf_get_smp_processor_id();
 	u64 tag = address_of(ctx[0]);
 	struct packet *p = packet_slot(tag);
+	bool forwarded = false;
 	u64 now = 0;
 	u32 state;
 
@@ -208,12 +209,18 @@ PROBE(net_dev_queue, "net_dev_queue")
 			end_path(p, PATH_FORWARD);
 			finish(p);
 			COUNT(cpu, completed);
+			forwarded = true;
 		}
 		keep_datagram(p, tag);
 		state = begin_state(cpu, (struct sk_buff *)ctx[0], true, 0, direct);
 		if (state == PACKET_FREE) {
 			if (p->tag == tag && p->state != PACKET_FREE)
 				finish(p);
+			/* The instrument "vm" follows it into a virtual machine. */
+			if (forwarded && into_guests) {
+				p->tag = tag;
+				p->state = PACKET_FORWARDED;
+			}
 			return;
 		}
 		if (state == PACKET_TX_IGNORED) {

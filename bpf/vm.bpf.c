@@ -81,7 +81,7 @@ PROBE(softirq_exit, "softirq_exit")
 static __always_inline void reaches_tap(u64 address, struct net_device *device, bool is_other)
 {
 	struct cpu *cpu = this_cpu();
-	struct packet *packet;
+	struct tap_packet *packet;
 
 	if (!cpu)
 		return;
@@ -101,7 +101,11 @@ static __always_inline void reaches_tap(u64 address, struct net_device *device, 
 
 static __always_inline void skb_reaches_tap(u64 address, struct net_device *device)
 {
-	if (active)
+	if (!active)
+		return;
+	if (beside_stages)
+		reaches_tap(address, device, !is_tracked(address));
+	else
 		reaches_tap(address, device, only.session && !is_probe((struct sk_buff *)address));
 }
 
@@ -122,7 +126,7 @@ PROBE_FUNCTION(tun_xdp_xmit, "tun_xdp_xmit")
 	u64 frames = address_of(ctx[2]), frame;
 	u32 n = (u32)ctx[1];
 
-	if (!active)
+	if (!active || beside_stages)
 		return;
 	for (u32 i = 0; i < XDP_FRAMES; i++) {
 		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(frames + 8 * i)))
@@ -159,7 +163,7 @@ static __always_inline void takes(u64 *ctx, u32 number)
 {
 	struct msghdr *message = (struct msghdr *)address_of(ctx[1]);
 	u64 socket = address_of(ctx[0]), address;
-	struct packet *packet;
+	struct tap_packet *packet;
 	struct queue *queue;
 
 	if (!active)

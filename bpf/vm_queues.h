@@ -6,9 +6,10 @@
 #include "histogram.h"
 #include "pid_namespace.h"
 #include "vm_probes.h"
+#include "vm_stages.h"
 
 /* Packets between tap and worker: the rings of 16 queues, usually of 500 packets. */
-#define PACKET_SLOT_BITS 13
+#define TAP_SLOT_BITS 13
 #define QUEUES_MAX 128
 /* Packets of a signal: vhost signals after 64 (VHOST_NET_BATCH), and one may have several buffers. */
 #define BATCH 128
@@ -142,20 +143,20 @@ struct {
 } cpus SEC(".maps");
 
 /* A packet at the tap. */
-struct packet {
+struct tap_packet {
 	u64 skb; /* 0: free */
 	u64 irq_ns, handler_ns, tap_ns;
 	u32 ifindex;
 	u32 cpu;
-	u64 is_other; /* not one of the probes that are followed */
+	u64 is_other; /* not one of the packets that are followed */
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1 << PACKET_SLOT_BITS);
+	__uint(max_entries, 1 << TAP_SLOT_BITS);
 	__type(key, u32);
-	__type(value, struct packet);
-} packets SEC(".maps");
+	__type(value, struct tap_packet);
+} tap_packets SEC(".maps");
 
 /* A packet of a batch. */
 struct taken {
@@ -315,17 +316,17 @@ static __always_inline void see_on(u32 queue, u32 point, u32 cpu, u64 n)
 		count(seen, n);
 }
 
-static __always_inline struct packet *packet_slot(u64 skb)
+static __always_inline struct tap_packet *tap_slot(u64 skb)
 {
-	u32 slot = hash(skb, PACKET_SLOT_BITS);
+	u32 slot = hash(skb, TAP_SLOT_BITS);
 
-	return bpf_map_lookup_elem(&packets, &slot);
+	return bpf_map_lookup_elem(&tap_packets, &slot);
 }
 
 /* A slot for a packet; none if another one has it. Of two, a probe keeps it or gets it. */
-static __always_inline struct packet *claim_packet(u64 skb, bool is_other)
+static __always_inline struct tap_packet *claim_packet(u64 skb, bool is_other)
 {
-	struct packet *packet = packet_slot(skb);
+	struct tap_packet *packet = tap_slot(skb);
 
 	if (!packet)
 		return packet;
@@ -338,9 +339,9 @@ static __always_inline struct packet *claim_packet(u64 skb, bool is_other)
 	return packet;
 }
 
-static __always_inline struct packet *packet_of(u64 skb)
+static __always_inline struct tap_packet *packet_of(u64 skb)
 {
-	struct packet *packet = packet_slot(skb);
+	struct tap_packet *packet = tap_slot(skb);
 
 	return packet && packet->skb == skb ? packet : 0;
 }
@@ -389,7 +390,7 @@ static __always_inline void close_batch(struct queue *queue)
 }
 
 /* The worker takes a packet from the tap. */
-static __always_inline void take_packet(struct queue *queue, struct packet *packet, u32 number)
+static __always_inline void take_packet(struct queue *queue, struct tap_packet *packet, u32 number)
 {
 	struct cpu *cpu = this_cpu();
 	u32 index = queue->index, at;

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from lab import Host, Job
-from lab.fixtures import ci, lab
+from lab.fixtures import ci, lab, lengthy
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES, VIRTIO
@@ -190,3 +190,134 @@ def test_a_dscp_has_its_cpu_alone(host: Host) -> None:
     host.check("nearpath tune rollback")
     settled(host)
     assert state(host) == before
+
+
+# Reads what is sent to port 9, so that packets have an end.
+READER = """
+import socket
+reader = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+reader.bind(("0.0.0.0", 9))
+while True:
+    reader.recv(100)
+"""
+
+# The CPUs on which the kernel receives packets of a DSCP, with and without an XDP program on the NIC, as long as the
+# first argument says in seconds. A packet that was under way at a switch may be counted on the wrong side.
+BOTH_SIDES = """
+import json, select, socket, subprocess, sys, time
+sockets = {}
+for cpu in range(4):
+    one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    one.bind(("nic0", 3))
+    one.setsockopt(263, 18, 2 << 16 | 4242)  # PACKET_FANOUT, PACKET_FANOUT_CPU
+    sockets[one] = cpu
+counts = {False: [0] * 4, True: [0] * 4}
+print("ready", flush=True)
+looked = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    if time.monotonic() - looked > 0.2:
+        looked = time.monotonic()
+        link = subprocess.run(["ip", "-o", "link", "show", "nic0"], capture_output=True, text=True).stdout
+        attached = "xdp" in link
+    for one in select.select(list(sockets), [], [], 0.1)[0]:
+        data = one.recv(2048)
+        at = data.find(b"CLASS")
+        if at >= 0 and data[at + 5 : at + 6] == b"E":
+            counts[attached][sockets[one]] += 1
+print(json.dumps({"without": counts[False], "with": counts[True]}))
+"""
+
+
+@lengthy
+@lab(kernels=("6.1", "6.12"), topology=TWO_NODES, nics=IGB)
+def test_a_trial_of_a_priority_ends_with_a_verdict(host: Host) -> None:
+    """The program is attached and detached by the trial, and stays only if the verdict is better. The judge sees on
+    which CPU the packets of the class are received meanwhile."""
+    take_interrupts(host, 2)
+    host.start(["python3", "-c", READER])
+    host.write("/run/both.py", BOTH_SIDES.encode())
+    host.check("mkfifo /run/end")
+    judge = host.start("exec python3 /run/both.py </run/end >/run/both")
+    holder = host.start("exec sleep infinity >/run/end")
+    wait_until(lambda: host.run("grep -q ready /run/both").status == 0, "the judge is ready")
+    words = ["tap0", host.machine.mac(0), host.machine.address(0), "1000000", "150"]
+    sender = host.peer.start(["python3", "-c", SENDER, *words, json.dumps({"-": (None, 0), "E": (None, 46)})])
+    before = state(host)
+    asked = "--nic nic0 --priority dscp46:3 --only nic0/xdp --port 9 --metric mean --cycles 4 --block 500ms --warm-up 1s"
+    report = json.loads(host.check(f"nearpath tune try {asked} --json", timeout_s=900))
+    sender.kill()
+    sender.communicate()
+    holder.kill()
+    assert judge.wait(60).status == 0
+    counts = json.loads(host.check("tail -n 1 /run/both"))
+
+    assert report["verdict"] in ("better", "worse", "no_difference", "inconclusive"), report
+    # Both sides had packets; nearly all of them where they were due.
+    assert sum(counts["without"]) > 200 and sum(counts["with"]) > 200, counts
+    assert counts["without"][2] > 0.9 * sum(counts["without"]), counts
+    assert counts["with"][3] > 0.9 * sum(counts["with"]), counts
+    is_attached = "xdp" in host.check("ip -o link show nic0")
+    applied = json.loads(host.check("nearpath tune status --json"))["journal"]
+    assert report["kept"] == is_attached == bool(applied), (report["kept"], is_attached, applied)
+    assert report["kept"] == (report["verdict"] == "better"), report
+    host.check("nearpath tune rollback")
+    settled(host)
+    assert state(host) == before
+
+
+# Sends datagrams to an address, with SO_PRIORITY 3 and with none.
+SEND_PRIORITIES = """
+import socket, sys
+for priority in (3, 0):
+    sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sender.setsockopt(socket.SOL_SOCKET, 12, priority)
+    for _ in range(10):
+        sender.sendto(b"WAY BACK %d" % priority + bytes(20), (sys.argv[1], 9))
+"""
+
+# Prints the VLAN priority of each such datagram that comes in by the tap, with the SO_PRIORITY that it was sent with. The
+# kernel takes the tag out of the packet: the socket reports it beside (PACKET_AUXDATA).
+SEE_PRIORITIES = """
+import json, socket, struct, sys
+see = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+see.bind((sys.argv[1], 3))
+see.setsockopt(263, 8, 1)
+see.settimeout(60)
+seen = []
+print("ready", flush=True)
+while len(seen) < 20:
+    data, controls, _, _ = see.recvmsg(2048, 256)
+    at = data.find(b"WAY BACK ")
+    if at >= 0:
+        (aside,) = [struct.unpack("IIIHHHH", value) for level, kind, value in controls if (level, kind) == (263, 8)]
+        tci = aside[5] if aside[0] & 16 else int.from_bytes(data[14:16], "big")  # TP_STATUS_VLAN_VALID
+        seen.append([int(data[at + 9 : at + 10]), tci >> 13])
+print(json.dumps(seen))
+"""
+
+
+@lab(kernels=("5.10", "6.12"), topology=TWO_NODES, nics=IGB)
+def test_the_way_back_of_a_priority_is_tagged(host: Host) -> None:
+    """What is sent with SO_PRIORITY 3 leaves with PCP 3, as the peer sees; and does not once the plan is undone."""
+    host.check(
+        f"modprobe 8021q && ip link add link nic0 name nic0.{VLAN} type vlan id {VLAN} egress-qos-map 2:5"
+        f" && ip link set nic0.{VLAN} up && ip address add 10.9.55.1/24 dev nic0.{VLAN}"
+        f" && ip neighbour add 10.9.55.2 lladdr 52:54:00:09:00:02 dev nic0.{VLAN} nud permanent"
+    )
+    before = host.check(f"ip -d link show nic0.{VLAN}")
+
+    def tags() -> set[tuple[int, int]]:
+        see = host.peer.start(["python3", "-c", SEE_PRIORITIES, "tap0"])
+        assert see.stdout is not None and "ready" in str(see.stdout.readline())
+        host.check(["python3", "-c", SEND_PRIORITIES, "10.9.55.2"])
+        return {(priority, pcp) for priority, pcp in json.loads(see.communicate(timeout=90)[0])}
+
+    assert tags() == {(3, 0), (0, 0)}
+    asked = f"--nic nic0 --priority 3:3 --only nic0.{VLAN}/egress-qos-map"
+    host.check(f"nearpath tune apply {asked}")
+    assert "egress-qos-map { 2:5 3:3 }" in host.check(f"ip -d link show nic0.{VLAN}")
+    assert tags() == {(3, 3), (0, 0)}
+    assert {entry["state"] for entry in json.loads(host.check("nearpath tune verify --json"))["journal"]} == {"applied"}
+    host.check("nearpath tune rollback")
+    assert host.check(f"ip -d link show nic0.{VLAN}") == before
+    assert tags() == {(3, 0), (0, 0)}

@@ -132,6 +132,21 @@ def test_a_nic_without_rules_is_told_of(host: Host) -> None:
     assert not [change for change in plan["changes"] if "rule" in change["target"]], plan["changes"]
 
 
+@lab(topology=TWO_NODES, nics=IGB)
+def test_a_nic_that_pretends_is_found_out(host: Host) -> None:
+    """ethtool reports success for a rule that igb has refused. nearpath reports the refusal, and undoes the rest of the
+    plan, although that was accepted."""
+    pretended = host.run("ethtool -N nic0 flow-type ether vlan 0xa000 m 0x1fff action 3 loc 3")
+    assert pretended.status == 0, pretended
+    assert "Total 0 rules" in host.check("ethtool -n nic0"), "and there is none"
+    before = everything(host)
+    host.write("/root/plan.json", plan_of(host, COALESCE, RINGS, RULE))
+    refused = host.run("nearpath tune apply /root/plan.json --force")
+    assert refused.status == 1 and RULE.setting in refused.err, refused
+    assert everything(host) == before
+    assert json.loads(host.check("nearpath tune status --json"))["journal"] == []
+
+
 @lab(topology=TWO_NODES, nics=VIRTIO)
 def test_channels_for_the_cores_near(host: Host) -> None:
     """Four channels for two near cores: with one requested for each, they are two; a second plan places them."""

@@ -21,6 +21,7 @@ pub mod locality;
 pub mod memory;
 mod reuseport;
 pub mod stages;
+pub mod stages_into_guests;
 pub mod tcp;
 pub mod vm;
 pub mod workers;

@@ -1,5 +1,6 @@
 //! Results of the instrument `stages` for an interval: the JSON of `measure stages --json`.
 
+use crate::vm::VmMeasurement;
 use crate::{CpuId, Detail, IfIndex, NodeId};
 use crate::{Outlier, Share, Slow};
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,9 @@ pub struct Measurement {
     /// What is counted among the others because its group did not fit.
     #[serde(default)]
     pub not_grouped: NotGrouped,
+    /// The way into virtual machines of packets that reached their taps; `None` if it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub into_guests: Option<VmMeasurement>,
 }
 
 impl Measurement {

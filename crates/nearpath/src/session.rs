@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use nearpath_instruments::stages::{ABOVE_MAX, Options, STAGES, Stages};
+use nearpath_instruments::stages::{ABOVE_MAX, Options, STAGES};
 use nearpath_instruments::{Filter, Instrument};
 use nearpath_model::{Detail, Host, Measurement};
 use serde::Serialize;
@@ -298,7 +298,7 @@ impl Timing {
     /// The instrument cannot run here.
     pub fn measure(
         &self,
-        stages: &mut Stages,
+        stages: &mut impl Instrument<Measurement = Measurement>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Measurement> {
         let each = |measurement: &Measurement| format!("{} packets", measurement.packets.started);

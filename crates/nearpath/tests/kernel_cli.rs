@@ -475,11 +475,15 @@ fn every_stage_is_listed_with_its_hook_or_the_reason_for_none() {
     let stages = listing["stages"].as_array().unwrap();
     let names: Vec<&str> = stages.iter().map(|s| s["stage"].as_str().unwrap()).collect();
     assert_eq!(names, STAGES.iter().map(|stage| stage.name).collect::<Vec<_>>());
-    for stage in stages {
+    let guests = listing["into_guests"].as_array().unwrap();
+    assert!(guests.iter().any(|step| step["stage"] == "apic_accept_irq"), "{listing}");
+    for stage in stages.iter().chain(guests) {
         assert!(stage["attach"].is_string() != stage["reason"].is_string(), "{stage}");
     }
     let (_, out, _) = parts(&nearpath(&["measure", "stages", "--list-stages"]));
-    assert_eq!(out.lines().count(), names.len() + 1, "{out}");
+    let (stages, guests_out) = out.split_once("\n\n").unwrap();
+    assert_eq!(stages.lines().count(), names.len() + 1, "{out}");
+    assert_eq!(guests_out.lines().count(), guests.len() + 2, "{out}");
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod status;
 pub mod steering;
 mod threads;
 mod units;
+mod vlan_egress;
 mod watch;
 mod xdp;
 

@@ -16,6 +16,7 @@ use crate::setting::{self, ObservedValue, Setting};
 use crate::steering::Groups;
 use crate::threads::ThreadSetting;
 use crate::units;
+use crate::vlan_egress;
 use crate::xdp;
 use crate::{TuneError, Writer};
 use nearpath_host::Root;
@@ -87,6 +88,9 @@ impl Live {
             Target::Ovs(setting) => Target::Ovs(ovs::prepared(setting)),
             Target::Xdp(setting) => Target::Xdp(xdp::prepared(setting, &self.files)),
             Target::Qdiscs(setting) => Target::Qdiscs(qdiscs::prepared(setting, &self.files)),
+            Target::VlanEgress(setting) => {
+                Target::VlanEgress(vlan_egress::prepared(setting, &self.files))
+            }
             other => other,
         };
         Ok(change)
@@ -135,6 +139,9 @@ impl Live {
         if let Target::Qdiscs(setting) = &mut change.target {
             setting.instance = None;
         }
+        if let Target::VlanEgress(setting) = &mut change.target {
+            setting.instance = None;
+        }
         if let Target::Irqbalance(irqbalance) = &mut change.target {
             let Some(running) = find_irqbalance(root) else { return Ok(None) };
             *irqbalance = running;
@@ -171,6 +178,9 @@ impl Live {
             Target::Ovs(setting) => Some(Box::new(OvsValue { setting })),
             Target::Xdp(setting) => Some(Box::new(xdp::setting(setting, &self.files)?)),
             Target::Qdiscs(setting) => Some(Box::new(qdiscs::setting(setting, &self.files)?)),
+            Target::VlanEgress(setting) => {
+                Some(Box::new(vlan_egress::setting(setting, &self.files)?))
+            }
             Target::Memory(pages) => {
                 let (root, moved) = (&self.root, &self.moved);
                 Some(Box::new(PagesSetting { root, pages: *pages, moved }))

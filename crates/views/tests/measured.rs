@@ -7,7 +7,9 @@ use nearpath_model::accepts::{
     ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement, DistanceCounts, Listener,
 };
 use nearpath_model::locality::{Distances, LOCALITY_SCHEMA, Locality};
+use nearpath_model::memory::NotAvailable;
 use nearpath_model::tcp::TcpMeasurement;
+use nearpath_model::vm::VmMeasurement;
 use nearpath_model::*;
 use nearpath_model::{CpuId, Detail, NodeId, QueueFile, SnapshotSummary, StageListing};
 use nearpath_views::{json, svg, text};
@@ -73,6 +75,7 @@ fn path_latency(kind: PathKind, buckets: &[(u64, u64)]) -> PathLatency {
 fn measurement() -> Measurement {
     Measurement {
         nic_stamps: None,
+        into_guests: None,
         schema: MEASUREMENT_SCHEMA,
         duration_s: 10.0,
         observed_s: None,
@@ -449,6 +452,22 @@ fn paths_that_begin_at_the_nic_are_apart_and_say_how_many_they_are() {
 }
 
 #[test]
+fn the_way_into_guests_follows_the_stages() {
+    let missing = NotAvailable {
+        what: "the way into virtual machines".into(),
+        reason: "this kernel has no types of its module kvm".into(),
+    };
+    let guests =
+        VmMeasurement { started: 7, not_available: vec![missing], ..VmMeasurement::default() };
+    let measured = Measurement { into_guests: Some(guests), ..measurement() };
+    let shown = anstream::adapter::strip_str(&text::measurement(&measured, None)).to_string();
+    let (stages, guests) = shown.split_once("\ninto the guests\n").expect("a table of its own");
+    assert!(stages.contains("receive path") && !guests.contains("receive path"), "{shown}");
+    assert!(guests.starts_with("packets:      7 at a tap, 0 reached a guest\n"), "{guests}");
+    assert!(guests.contains("the way into virtual machines: this kernel has no types"), "{guests}");
+}
+
+#[test]
 fn the_stages() {
     let stage = |direction, stage, function, attach: Option<&str>| StageListing {
         direction,
@@ -463,8 +482,12 @@ fn the_stages() {
         stage(Direction::Rx, "sock_recv", "sock_recvmsg", None),
         stage(Direction::Tx, "net_dev_queue", "__dev_queue_xmit", Some("raw_tp/net_dev_queue")),
     ];
-    golden("stages.txt", &text::stages(&listing));
-    golden_json("stages.json", &json::stages(&listing));
+    let guests = [
+        stage(Direction::Rx, "handle_rx", "handle_rx", Some("fentry/handle_rx")),
+        stage(Direction::Rx, "vcpu_run", "svm_vcpu_run", None),
+    ];
+    golden("stages.txt", &text::stages(&listing, &guests));
+    golden_json("stages.json", &json::stages(&listing, &guests));
 }
 
 #[test]

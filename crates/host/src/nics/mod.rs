@@ -164,6 +164,7 @@ impl Context<'_> {
             netns: self.netns.clone(),
             physical_function: device.physical_function,
             vlan: link.as_ref().and_then(|link| link.vlan),
+            vlan_egress: link.as_ref().and_then(|link| link.vlan_egress.clone()),
             xdp: link.and_then(|link| link.xdp),
             channels: unknown.take("channels", fact(&mut answers.channels, index)),
             rings: unknown.take("rings", fact(&mut answers.rings, index)),

@@ -2,6 +2,7 @@
 
 use super::netlink::{Connection, rtnetlink};
 use nearpath_model::{IfIndex, Qdisc};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
 
@@ -24,4 +25,14 @@ pub fn interface_qdiscs(name: &str) -> io::Result<Option<Vec<Qdisc>>> {
     let mut all = rtnetlink::qdiscs(&mut Connection::open(libc::NETLINK_ROUTE)?)?;
     // It may have gone meanwhile, and its qdiscs with it.
     Ok(interface_index(name).map(|_| all.remove(&index).unwrap_or_default()))
+}
+
+/// The `egress-qos-map` of a VLAN, as in [`nearpath_model::Nic::vlan_egress`]; `None` if there is no VLAN with this name.
+///
+/// # Errors
+/// The kernel does not list the links.
+pub fn interface_vlan_egress(name: &str) -> io::Result<Option<BTreeMap<u32, u8>>> {
+    let Some(index) = interface_index(name) else { return Ok(None) };
+    let mut all = rtnetlink::links(&mut Connection::open(libc::NETLINK_ROUTE)?)?;
+    Ok(all.remove(&index).and_then(|link| link.vlan_egress))
 }

@@ -167,6 +167,31 @@ impl Kernel {
         self.tracepoints.get(self.row(probe)).copied().flatten()
     }
 
+    /// The best mode that the kernel is expected to accept.
+    pub fn best_mode(&self) -> AttachMode {
+        let raw = AttachMode { typed: false, functions: Functions::Refused };
+        self.modes().first().copied().unwrap_or(raw)
+    }
+
+    /// The function at which the first of these probes that is usable observes, and the targets; or that of the first,
+    /// and why it is not usable. (Empty without a probe.)
+    pub fn observes<'a>(
+        &self,
+        probes: impl Iterator<Item = &'a Probe> + Clone,
+        mode: AttachMode,
+    ) -> (&'static str, Result<String, String>) {
+        let joined = |targets: Vec<AttachTarget>| {
+            targets.into_iter().map(|target| target.target).collect::<Vec<_>>().join(", ")
+        };
+        let usable = |probe: &Probe| Some((probe.function, self.targets(probe, mode).ok()?));
+        if let Some((function, targets)) = probes.clone().find_map(usable) {
+            return (function, Ok(joined(targets)));
+        }
+        let mut probes = probes;
+        let Some(first) = probes.next() else { return ("", Err(String::new())) };
+        (first.function, self.targets(first, mode).map(joined))
+    }
+
     /// The programs that observe a probe in this mode.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ mod programs;
 mod refusal;
 mod symbols;
 
-pub use attach_mode::{AttachMode, AttachTarget, Functions, Kernel, has_btf};
+pub use attach_mode::{AttachMode, Kernel, has_btf};
 pub use cost::Meter;
 pub use maps::{Mapped, pack, words_of};
 pub(crate) use maps::{pair_at, word_of};

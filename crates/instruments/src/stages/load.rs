@@ -121,6 +121,7 @@ fn set_constants(
     constants.has_sock_send = chosen.iter().any(|(p, _)| p.stages.contains(&"sock_send"));
     constants.measuring = !options.empty;
     constants.budgets = options.budgets;
+    constants.into_guests = options.into_guests;
     constants.pid_namespace = nearpath_host::pid_namespace().unwrap_or(0);
     constants.cpu_events = u32::try_from(events_of_cpu(layout.cpus.len())).unwrap_or(1024);
     constants.reader_rings = u32::try_from(layout.cpus.len()).unwrap_or(1) * RINGS;

@@ -28,7 +28,7 @@ pub use table::{PROBES, STAGES, Stage, detail_of};
 
 use crate::drops::Names;
 use crate::filter::Filter;
-use crate::kernel::{AttachMode, AttachTarget, Functions, Kernel, Mapped, Meter, Probe};
+use crate::kernel::{Kernel, Mapped, Meter, Probe};
 use crate::layout::Layout;
 use crate::{Grouping, Instrument, InstrumentError};
 use collector::Collector;
@@ -44,6 +44,7 @@ use path::PathTerms;
 use reading::Reading;
 use stamps::{Candidates, Stamps};
 use std::num::NonZeroU32;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -83,6 +84,8 @@ pub struct Options {
     pub limit: Option<f64>,
     /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
+    /// Keep what [`StagesIntoGuests`](crate::stages_into_guests::StagesIntoGuests) needs to follow packets further.
+    pub into_guests: bool,
 }
 
 /// The instrument.
@@ -208,8 +211,7 @@ impl Stages {
     /// The kernel has no BTF.
     pub fn list(&self) -> Result<Vec<StageListing>, InstrumentError> {
         let kernel = Kernel::inspect(PROBES, self.options.btf_file.as_deref())?;
-        let raw = AttachMode { typed: false, functions: Functions::Refused };
-        let mode = kernel.modes().first().copied().unwrap_or(raw);
+        let mode = kernel.best_mode();
         let stamping = Candidates::find(&self.given_clocks);
         let listing = |stage: &Stage| {
             if stage.name == NIC_RX {
@@ -222,20 +224,15 @@ impl Stages {
                     reason: stamping.reason(),
                 };
             }
-            let mut probes = PROBES.iter().filter(|p| p.stages.contains(&stage.name));
-            let first = probes.clone().next();
-            let usable = probes.find_map(|p| Some((p, kernel.targets(p, mode).ok()?)));
-            let reason = first.and_then(|p| kernel.targets(p, mode).err());
-            let attach_points = |targets: Vec<AttachTarget>| {
-                targets.into_iter().map(|target| target.target).collect::<Vec<_>>().join(", ")
-            };
+            let probes = PROBES.iter().filter(|p| p.stages.contains(&stage.name));
+            let (function, observed) = kernel.observes(probes, mode);
             StageListing {
                 direction: stage.direction,
                 stage: stage.name,
                 detail: stage.detail,
-                function: usable.as_ref().map(|(p, _)| *p).or(first).map_or("", |p| p.function),
-                reason: reason.filter(|_| usable.is_none()),
-                attach: usable.map(|(_, targets)| attach_points(targets)),
+                function,
+                reason: observed.clone().err(),
+                attach: observed.ok(),
             }
         };
         Ok(STAGES.iter().map(listing).collect())
@@ -252,19 +249,14 @@ impl Session {
     }
 }
 
-impl Instrument for Stages {
-    type Measurement = Measurement;
-
-    fn available(&self) -> Result<(), InstrumentError> {
-        Kernel::to_load_into(PROBES, self.options.btf_file.as_deref()).map(drop)
-    }
-
-    fn start(&mut self) -> Result<(), InstrumentError> {
+impl Stages {
+    /// Loads and attaches the programs. No packet starts before [`Self::begin`].
+    pub(crate) fn attach(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
         let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
         let stamping = self.stamping();
         let has_stamps = stamping.any_usable();
-        let mut loaded = load::load(&kernel, &self.layout, &self.options, has_stamps)?;
+        let loaded = load::load(&kernel, &self.layout, &self.options, has_stamps)?;
         let maps = &loaded.skeleton.maps;
         let counters = Mapped::new(&maps.counters)?;
         let span_of = Mapped::new(&maps.span_of)?;
@@ -298,7 +290,6 @@ impl Instrument for Stages {
             )));
         }
         let stamps = stamping.watch(&loaded.skeleton.maps)?;
-        loaded.set_active(true);
         let started = Instant::now();
         self.session = Some(Session {
             counters,
@@ -315,13 +306,36 @@ impl Instrument for Stages {
             stamps,
             loaded,
             started,
-            observed: Observed {
-                before: Duration::ZERO,
-                since: Some(started),
-                abandoned: 0,
-                pauses: 0,
-            },
+            observed: Observed { before: Duration::ZERO, since: None, abandoned: 0, pauses: 0 },
         });
+        Ok(())
+    }
+
+    /// Packets start from now on.
+    pub(crate) fn begin(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.loaded.set_active(true);
+            session.started = Instant::now();
+            session.observed.since = Some(session.started);
+        }
+    }
+
+    /// The slots of the packets that are tracked.
+    pub(crate) fn slots(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.session.as_ref()?.loaded.skeleton.maps.packets.as_fd())
+    }
+}
+
+impl Instrument for Stages {
+    type Measurement = Measurement;
+
+    fn available(&self) -> Result<(), InstrumentError> {
+        Kernel::to_load_into(PROBES, self.options.btf_file.as_deref()).map(drop)
+    }
+
+    fn start(&mut self) -> Result<(), InstrumentError> {
+        self.attach()?;
+        self.begin();
         Ok(())
     }
 
@@ -497,6 +511,7 @@ impl Stages {
             drops: Vec::new(),
             groups: groups.unwrap_or_default(),
             not_grouped: session.loaded.not_grouped(),
+            into_guests: None,
         }
     }
 }

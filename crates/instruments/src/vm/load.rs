@@ -9,8 +9,10 @@ use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_model::histogram::cells;
 use nearpath_model::memory::NotAvailable;
+use nearpath_model::{Detail, Direction, StageListing};
 use std::num::NonZeroU64;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 /// The skeleton generated from `bpf/vm.bpf.c` by `build.rs`.
@@ -84,6 +86,51 @@ const LATE: &[(&[&str], &str)] = &[
     (&["sched_waking"], "how long threads that late packets woke waited for a CPU"),
 ];
 
+/// The steps of the way into a guest, and the programs of which one observes each.
+const STEPS: &[(&str, &[&str])] = &[
+    ("tun_net_xmit", &["tun_net_xmit"]),
+    ("tap_handle_frame", &["tap_handle_frame"]),
+    ("handle_rx", &["handle_rx"]),
+    ("tun_recvmsg", &["tun_recvmsg"]),
+    ("tap_recvmsg", &["tap_recvmsg"]),
+    ("vhost_add_used", &["add_used"]),
+    ("eventfd_signal", &["eventfd_signal_mask", "eventfd_signal"]),
+    ("apic_accept_irq", &["accept_irq"]),
+    ("vcpu_run", &["svm_vcpu_run", "vmx_vcpu_run"]),
+];
+
+/// How each step of the way into a guest is observed on this kernel, or why it cannot be.
+///
+/// # Errors
+/// The kernel has no BTF.
+pub fn list(btf_file: Option<&Path>) -> Result<Vec<StageListing>, InstrumentError> {
+    let kernel = Kernel::inspect(PROBES, btf_file)?;
+    let mode = kernel.best_mode();
+    let refused = without_types().map(no_types_of);
+    let listing = |(stage, programs): &(&'static str, &[&str])| {
+        let probes = PROBES.iter().filter(|probe| programs.contains(&probe.program));
+        let (function, observed) = kernel.observes(probes, mode);
+        let observed = refused.clone().map_or(observed, Err);
+        StageListing {
+            direction: Direction::Rx,
+            stage,
+            detail: Detail::Coarse,
+            function,
+            reason: observed.clone().err(),
+            attach: observed.ok(),
+        }
+    };
+    Ok(STEPS.iter().map(listing).collect())
+}
+
+/// Why packets cannot be followed.
+fn no_types_of(module: &str) -> String {
+    format!(
+        "this kernel has no types of its module {module} (/sys/kernel/btf/{module}; Linux 5.11 and \
+         newer have them): packets cannot be followed into virtual machines"
+    )
+}
+
 /// The kernel's modules whose structures are read.
 const MODULES: [&str; 4] = ["kvm", "vhost", "tun", "tap"];
 
@@ -133,19 +180,22 @@ pub struct Loaded {
     pub missing: Vec<NotAvailable>,
 }
 
-/// Loads and attaches the programs that `wanted` needs.
+/// Loads and attaches the programs that `wanted` needs. With `stages`, the slots of the packets that the instrument
+/// `stages` tracks, only these packets are followed.
 ///
 /// # Errors
 /// A missing privilege, or the kernel lacks or refuses something without which packets cannot be followed.
-pub fn load(kernel: &Kernel, cpus: usize, wanted: Wanted) -> Result<Loaded, InstrumentError> {
+pub fn load(
+    kernel: &Kernel,
+    cpus: usize,
+    wanted: Wanted,
+    stages: Option<BorrowedFd<'_>>,
+) -> Result<Loaded, InstrumentError> {
     if let Some(module) = without_types() {
-        let reason = format!(
-            "this kernel has no types of its module {module} (/sys/kernel/btf/{module}; Linux 5.11 \
-             and newer have them): packets cannot be followed into virtual machines"
-        );
-        return Err(InstrumentError::Unsupported(reason));
+        return Err(InstrumentError::Unsupported(no_types_of(module)));
     }
-    in_best_mode(kernel, |mode| load_within(kernel, mode, cpus, wanted)).map(|(loaded, _)| loaded)
+    in_best_mode(kernel, |mode| load_within(kernel, mode, cpus, wanted, stages))
+        .map(|(loaded, _)| loaded)
 }
 
 /// A module that is loaded, and whose types are unknown.
@@ -161,6 +211,7 @@ fn load_within(
     mode: AttachMode,
     cpus: usize,
     wanted: Wanted,
+    stages: Option<BorrowedFd<'_>>,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<VmSkelBuilder>(kernel)?;
     let left_out = wanted.left_out();
@@ -172,6 +223,19 @@ fn load_within(
     }
     load_only(open.open_object_mut(), &chosen);
     set_up(&mut open, cpus, wanted)?;
+    match stages {
+        Some(slots) => {
+            let sharing = |e| refused("sharing the BPF map of the stages", &e);
+            open.maps.packets.reuse_fd(slots).map_err(sharing)?;
+        }
+        None => {
+            let sizing = |e| refused("sizing the BPF maps", &e);
+            open.maps.packets.set_max_entries(1).map_err(sizing)?;
+        }
+    }
+    if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
+        constants.beside_stages = stages.is_some();
+    }
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let histograms = empty_histograms(&skeleton.maps.histograms)?;
     let transmit_histograms = empty_histograms(&skeleton.maps.transmit_histograms)?;
@@ -263,6 +327,13 @@ impl Loaded {
         }
     }
 
+    /// The packets that the stages track may be gone, or are tracked again.
+    pub fn set_stages_paused(&mut self, paused: bool) {
+        if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
+            variables.stages_paused = paused.into();
+        }
+    }
+
     /// Forgets what was counted, and counts only probes of a session with these numbers; `None`: nothing.
     pub fn follow_probes(
         &mut self,
@@ -327,6 +398,9 @@ mod tests {
         let others = OTHERS.iter().chain(TRANSMIT).chain(LATE).map(|(programs, _)| *programs);
         let named = NEEDED.iter().copied().chain(others);
         for program in named.flatten() {
+            assert!(PROBES.iter().any(|probe| probe.program == *program), "{program}");
+        }
+        for program in STEPS.iter().flat_map(|(_, programs)| *programs) {
             assert!(PROBES.iter().any(|probe| probe.program == *program), "{program}");
         }
     }

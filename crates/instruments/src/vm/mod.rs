@@ -12,11 +12,12 @@ use libbpf_rs::skel::Skel;
 use load::{Loaded, PROBES};
 use nearpath_host::{Root, vms};
 use nearpath_model::vm::{VM_MEASUREMENT_SCHEMA, VmMeasurement};
-use nearpath_model::{Host, Vm};
+use nearpath_model::{Host, StageListing, Vm};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The instrument.
@@ -91,6 +92,44 @@ impl<'a> VmPackets<'a> {
         Ok(())
     }
 
+    /// Like [`Instrument::start`], for the packets alone that the instrument `stages` tracks in these slots.
+    ///
+    /// # Errors
+    /// As [`Instrument::start`].
+    pub(crate) fn start_beside(&mut self, stages: BorrowedFd<'_>) -> Result<(), InstrumentError> {
+        self.start_with(Some(stages))
+    }
+
+    /// The stages are paused: no more packets are followed until they observe again.
+    pub(crate) fn set_stages_paused(&mut self, paused: bool) {
+        if let Some(Session { loaded, .. }) = &mut self.session {
+            loaded.set_stages_paused(paused);
+        }
+    }
+
+    /// The steps of the way into the guest, and how each is observed on this kernel or why it cannot be.
+    ///
+    /// # Errors
+    /// The kernel has no BTF.
+    pub fn list(btf_file: Option<&Path>) -> Result<Vec<StageListing>, InstrumentError> {
+        load::list(btf_file)
+    }
+
+    fn start_with(&mut self, stages: Option<BorrowedFd<'_>>) -> Result<(), InstrumentError> {
+        self.ended = None;
+        let kernel = Kernel::to_load_into(PROBES, self.btf_file.as_deref())?;
+        let mut loaded = load::load(&kernel, self.cpus, self.wanted, stages)?;
+        let mut meter = Meter::new(loaded.skeleton.object());
+        if stages.is_some() {
+            // As the cost of the stages does, whose limit is common.
+            meter.count_dispatch(loaded.skeleton.object());
+        }
+        let vms = vms::read(self.root).vms;
+        loaded.set_active(true);
+        self.session = Some(Session { meter, loaded, vms, strangers: 0, began: Instant::now() });
+        Ok(())
+    }
+
     fn measurement(&self, session: &Session) -> VmMeasurement {
         let Session { meter, loaded, vms, began, .. } = session;
         let variables = loaded.skeleton.maps.bss_data.as_deref();
@@ -130,14 +169,12 @@ impl Instrument for VmPackets<'_> {
     }
 
     fn start(&mut self) -> Result<(), InstrumentError> {
-        self.ended = None;
-        let kernel = Kernel::to_load_into(PROBES, self.btf_file.as_deref())?;
-        let mut loaded = load::load(&kernel, self.cpus, self.wanted)?;
-        let meter = Meter::new(loaded.skeleton.object());
-        let vms = vms::read(self.root).vms;
-        loaded.set_active(true);
-        self.session = Some(Session { meter, loaded, vms, strangers: 0, began: Instant::now() });
-        Ok(())
+        self.start_with(None)
+    }
+
+    fn spent(&mut self) -> Duration {
+        let Some(Session { meter, loaded, .. }) = &mut self.session else { return Duration::ZERO };
+        meter.spent(loaded.started())
     }
 
     fn begin_cost_window(&mut self) {

@@ -18,6 +18,7 @@ mod snapshot;
 mod sysctl;
 mod thread;
 mod unit;
+mod vlan_egress;
 mod xdp;
 
 pub use cgroup::{Cpuset, CpusetFile};
@@ -39,6 +40,7 @@ pub use snapshot::{Saved, SavedFile, SavedPart};
 pub use sysctl::Sysctl;
 pub use thread::Thread;
 pub use unit::{UnitProperty, UnitSetting};
+pub use vlan_egress::{EgressMap, VlanEgress};
 pub use xdp::{ClassCpus, TrafficClass, XdpPriorities};
 
 use crate::CpuSet;
@@ -219,6 +221,8 @@ targets! {
     Xdp(XdpPriorities),
     /// The qdiscs of an interface.
     Qdiscs(Qdiscs),
+    /// Which VLAN priority a VLAN gives to what it sends.
+    VlanEgress(VlanEgress),
 }
 
 /// Text of the kernel's default in a plan.

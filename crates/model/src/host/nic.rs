@@ -39,6 +39,9 @@ pub struct Nic {
     pub physical_function: Option<String>,
     /// VLAN id of a VLAN.
     pub vlan: Option<u16>,
+    /// `egress-qos-map` of a VLAN: the VLAN priority (1 to 7) by the priority of the packet; others are sent with 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan_egress: Option<BTreeMap<u32, u8>>,
     /// `ethtool -l`.
     pub channels: Option<Channels>,
     /// `ethtool -g`.

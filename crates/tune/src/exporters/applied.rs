@@ -65,6 +65,7 @@ fn place(target: &Target) -> Target {
         Target::Nic(setting) => setting.instance = None,
         Target::Xdp(setting) => setting.instance = None,
         Target::Qdiscs(setting) => setting.instance = None,
+        Target::VlanEgress(setting) => setting.instance = None,
         Target::Thread(thread) => thread.cpus = None,
         _ => {}
     }

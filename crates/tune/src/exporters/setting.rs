@@ -103,6 +103,11 @@ impl<'a> Setting<'a> {
                 "the files of other tools hold no qdiscs: run 'nearpath tune plan' and 'apply' at boot"
                     .to_owned(),
             ),
+            Target::VlanEgress(_) => Err(
+                "configure it where the VLAN is created (systemd.netdev: EgressQOSMaps=), or run 'nearpath tune plan' \
+                 and 'apply' at boot"
+                    .to_owned(),
+            ),
             Target::Unit(_) => {
                 Err("use systemd to keep it: systemctl disable, or set-property without --runtime"
                     .to_owned())

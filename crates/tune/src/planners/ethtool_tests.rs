@@ -3,8 +3,9 @@
 use super::tests::{TWO_NODES, eth0, host, irq_cpus, of_kind, planned, planned_for, set};
 use super::*;
 use nearpath_model::{
-    Channels, CpuId, Ethtool, Finding, Goal, NicSetting, NtupleRule, PlannedChange, ProposedChange,
-    QueueFile, QueueId, Rings, Rss, SettingFile, Severity, TrafficClass,
+    Channels, CpuId, CpuSet, Ethtool, Finding, Goal, IfIndex, Nic, NicKind, NicSetting, NtupleRule,
+    PlannedChange, ProposedChange, QueueFile, QueueId, Rings, Rss, SettingFile, Severity,
+    TrafficClass,
 };
 use nearpath_testing::trees::Machine;
 use std::collections::{BTreeMap, BTreeSet};
@@ -271,6 +272,42 @@ fn a_priority_has_its_own_queue_and_cpu() {
     assert_eq!(kinds[..2], ["feature", "irq_affinity"], "{kinds:?}");
     let first = kinds.iter().position(|kind| *kind == "ntuple_rule").unwrap();
     assert!(!plan.changes[first].optional, "{:?}", plan.changes[first]);
+}
+
+#[test]
+fn the_way_back_of_a_priority_has_its_tag_and_its_queue() {
+    let mut host = host_with(&[&[4], &[6], &[4], &[6]]);
+    let vlan = |name: &str, link: &str, map: &[(u32, u8)]| Nic {
+        name: name.to_owned(),
+        ifindex: IfIndex(50),
+        kind: NicKind::Vlan,
+        link: Some(link.to_owned()),
+        vlan_egress: Some(map.iter().copied().collect()),
+        ..host.nics[0].clone()
+    };
+    let vlans = [
+        vlan("eth0.5", "eth0", &[(1, 2)]),
+        vlan("eth0.6", "eth0", &[(3, 4)]),
+        vlan("eth0.7", "eth0", &[(3, 3)]),
+        vlan("eth9.5", "eth9", &[]),
+    ];
+    host.nics.extend(vlans);
+    let plan = planned_for(&host, &priorities(&[(3, 6), (0, 7)]), &[]).unwrap();
+    let maps = of_kind(&plan, "vlan_egress");
+    assert_eq!(maps, BTreeMap::from([("egress-qos-map eth0.5", "1:2,3:3")]));
+    assert!(noted(&plan, "eth0.6 sends packets of priority 3 with the VLAN priority 4"));
+    // What is answered on the CPU of the priority leaves by the queue whose interrupt is there.
+    let rules = of_kind(&plan, "ntuple_rule");
+    let queue = rules["ethtool eth0 rule 0"].rsplit(' ').next().unwrap();
+    let xps = format!("/sys/class/net/eth0/queues/tx-{queue}/xps_cpus");
+    let mask = of_kind(&plan, "xps_cpus").get(xps.as_str()).map(|mask| (*mask).to_owned());
+    let mask = mask.unwrap_or_else(|| panic!("{:?}", plan.changes));
+    assert!(CpuSet::from_mask(&mask).unwrap().contains(CpuId(6)), "{mask}");
+    // A class that is not of VLANs has no tag.
+    let request =
+        Request { priorities: vec![(TrafficClass::Dscp(46), CpuId(6))], ..Request::default() };
+    let plan = planned_for(&host, &request, &[]).unwrap();
+    assert!(of_kind(&plan, "vlan_egress").is_empty(), "{:?}", plan.changes);
 }
 
 #[test]

@@ -31,6 +31,7 @@ mod nic_irqs;
 mod power;
 mod predict;
 mod priority;
+mod priority_egress;
 mod priority_xdp;
 mod reasons;
 mod reuseport;

@@ -3,7 +3,7 @@
 //! Input: pairs of a class and a CPU, and the NIC's queues and n-tuple rules. Output, for each VLAN priority on a NIC that
 //! takes rules: the feature `rx-ntuple-filter` on, a rule that steers its packets to a queue, and the interrupt of that
 //! queue to the CPU. The queue is reserved: the planner of RSS removes it from the indirection table. On other NICs, and
-//! for other classes, an XDP program ([`super::priority_xdp`]).
+//! for other classes, an XDP program ([`super::priority_xdp`]). Then the way back ([`super::priority_egress`]).
 //!
 //! The priority is the upper three bits of the tag, so the rule compares `vlan PCP<<13/0xe000`. Document 001 uses
 //! `vlan 2005 vlan-mask 0xe000`, which does not work: 2005 is decimal and its priority is 0, and ethtool ignores the bits
@@ -13,7 +13,7 @@
 
 use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
-use super::{Planner, priority_xdp};
+use super::{Planner, priority_egress, priority_xdp};
 use nearpath_model::{
     CpuId, CpuSet, Ethtool, Nic, NicSetting, NtupleRule, QueueId, SettingFile, Target, TrafficClass,
 };
@@ -47,6 +47,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             }
             Err(reason) => priority_xdp::plan(situation, draft, nic, asked, &reason),
         }
+        priority_egress::plan(situation, draft, nic);
     }
 }
 

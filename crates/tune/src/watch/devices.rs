@@ -214,6 +214,7 @@ fn nic_of(change: &Change) -> Option<String> {
         Target::Nic(setting) => Some(setting.nic.clone()),
         Target::Xdp(setting) => Some(setting.nic.clone()),
         Target::Qdiscs(setting) => Some(setting.nic.clone()),
+        Target::VlanEgress(setting) => Some(setting.vlan.clone()),
         _ => None,
     }
 }

@@ -7,8 +7,8 @@
 use super::units::ranges;
 use nearpath_model::shell::word;
 use nearpath_model::{
-    CpuSet, Ethtool, FileOf, PoolCounts, Proposal, ProposedChange, QdiscTree, QueueFile, QueueId,
-    SettingFile, SocketProtocol, Target, UnitProperty, Value,
+    CpuSet, EgressMap, Ethtool, FileOf, PoolCounts, Proposal, ProposedChange, QdiscTree, QueueFile,
+    QueueId, SettingFile, SocketProtocol, Target, UnitProperty, Value,
 };
 use std::collections::BTreeSet;
 
@@ -208,6 +208,15 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
             }
             Err(()) => by_tune("its value is not a tree of qdiscs"),
         },
+        Target::VlanEgress(setting) => {
+            let text = |value: &Value| value.text()?.parse::<EgressMap>().ok();
+            let before = change.before.as_ref().and_then(text);
+            let (Some(before), Some(after)) = (before, text(&change.after)) else {
+                return by_tune("its value is not a map");
+            };
+            let (vlan, entries) = (word(&setting.vlan), before.entries_to(&after).join(" "));
+            format!("ip link set dev {vlan} type vlan egress-qos-map {entries}")
+        }
         Target::Memory(_) => by_tune("it moves pages in slices"),
         Target::Thread(_) => by_tune("it sets the affinity of one thread"),
         Target::Cpuset(_) => by_tune("it changes a cpuset"),

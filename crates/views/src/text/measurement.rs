@@ -3,7 +3,7 @@
 use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, percentage, printable};
-use super::{drops, groups, heading, line, outliers, paths, stamps, timelines};
+use super::{drops, groups, heading, line, outliers, paths, stamps, timelines, vm};
 use nearpath_model::{Cost, Detail, Direction, Measurement, NotObservable, Span, StageListing};
 use std::collections::BTreeMap;
 
@@ -46,6 +46,10 @@ pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> Strin
     }
     if measurement.spans.is_empty() {
         line!(out, "no packet was seen between two stages");
+    }
+    if let Some(guests) = &measurement.into_guests {
+        line!(out);
+        out.push_str(&vm::into_guests(guests));
     }
     let totals = outliers::totals(measurement, width);
     if !totals.is_empty() {
@@ -246,7 +250,15 @@ fn figures(span: &Span, same: NeverCrossed) -> [String; FIGURES.len()] {
 }
 
 /// `measure stages --list-stages`: how each stage is observed here, or why it cannot be.
-pub fn stages(listing: &[StageListing]) -> String {
+pub fn stages(stages: &[StageListing], into_guests: &[StageListing]) -> String {
+    let mut out = listing(stages);
+    line!(out);
+    heading(&mut out, "from the tap of a virtual machine into its guest");
+    out.push_str(&listing(into_guests));
+    out
+}
+
+fn listing(listing: &[StageListing]) -> String {
     let mut table = Table::new(&[
         left("DIR"),
         left("STAGE"),

@@ -2,7 +2,7 @@
 
 use super::cpus::count;
 use super::table::{Table, left, right};
-use super::units::{digits, latency, percent, printable};
+use super::units::{digits, latency, percent, percentage, printable};
 use super::{heading, line};
 use nearpath_model::vm::{
     MeasuredVm, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan, VmSpanKind, VmTransmit,
@@ -40,6 +40,32 @@ pub fn vm(measurement: &VmMeasurement) -> String {
         let (each, cpu) = (digits(cost.ns_per_packet), digits(cost.cpu_percent));
         line!(out, "cost:         {each} ns per packet, {cpu}% of a CPU");
     }
+    out.push_str(&queues_of(measurement));
+    out
+}
+
+/// In `measure stages`: packets that went on from a tap into a guest.
+pub(super) fn into_guests(measurement: &VmMeasurement) -> String {
+    let mut out = String::new();
+    let entered = |vm: &MeasuredVm| vm.queues.iter().map(VmQueue::entered).sum::<u64>();
+    let packets: u64 = measurement.vms.iter().map(entered).sum();
+    heading(&mut out, "into the guests");
+    let started = measurement.started;
+    line!(out, "packets:      {started} at a tap, {packets} reached a guest");
+    let (collided, lost) = (measurement.collided, measurement.lost);
+    let events = measurement.events_lost;
+    line!(out, "not followed: {collided} collided, {lost} lost; {events} events lost");
+    if let Some(cost) = &measurement.cost {
+        let (each, cpu) = (digits(cost.ns_per_packet), percentage(cost.cpu_percent));
+        line!(out, "cost:         {each}ns per packet, {cpu} of one CPU");
+    }
+    out.push_str(&queues_of(measurement));
+    out
+}
+
+/// The queues of all virtual machines, and what is not available.
+fn queues_of(measurement: &VmMeasurement) -> String {
+    let mut out = String::new();
     for vm in &measurement.vms {
         for queue in &vm.queues {
             line!(out);

@@ -214,6 +214,7 @@ fn nic(name: &str, kind: NicKind, queues: u32) -> Nic {
         netns: Netns::default(),
         physical_function: None,
         vlan: None,
+        vlan_egress: None,
         channels: None,
         rings: None,
         coalesce: None,

@@ -45,6 +45,7 @@ fn links() {
             link: link.map(IfIndex),
             master: master.map(IfIndex),
             vlan: None,
+            vlan_egress: None,
             xdp: None,
         };
         (IfIndex(index), link)

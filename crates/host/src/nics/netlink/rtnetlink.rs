@@ -16,6 +16,9 @@ const TCMSG_BYTES: usize = 20;
 const SKIP_STATS: u32 = 1 << 3;
 /// `IFLA_VLAN_ID` in the data of a link of kind `vlan`, include/uapi/linux/if_link.h.
 const IFLA_VLAN_ID: u16 = 1;
+/// `IFLA_VLAN_EGRESS_QOS` there, with an `IFLA_VLAN_QOS_MAPPING` for each entry: `struct ifla_vlan_qos_mapping`.
+const IFLA_VLAN_EGRESS_QOS: u16 = 3;
+const IFLA_VLAN_QOS_MAPPING: u16 = 1;
 /// `IFLA_XDP_ATTACHED` in `IFLA_XDP`, include/uapi/linux/if_link.h.
 const IFLA_XDP_ATTACHED: u16 = 2;
 /// `TCA_STATS_QUEUE` in `TCA_STATS2`, include/uapi/linux/gen_stats.h.
@@ -42,6 +45,9 @@ pub(crate) struct Link {
     /// VLAN id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
+    /// Of a VLAN, the VLAN priority by the priority of a packet that it sends, without those of 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan_egress: Option<BTreeMap<u32, u8>>,
     /// Where an XDP program runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xdp: Option<XdpMode>,
@@ -74,9 +80,9 @@ pub(crate) fn link(payload: &[u8]) -> Option<(IfIndex, Link)> {
             libc::IFLA_LINKINFO => {
                 link.kind = find(value, libc::IFLA_INFO_KIND).map(text_of);
                 if link.kind.as_deref() == Some("vlan") {
-                    link.vlan = find(value, libc::IFLA_INFO_DATA)
-                        .and_then(|data| find(data, IFLA_VLAN_ID))
-                        .and_then(u16_of);
+                    let data = find(value, libc::IFLA_INFO_DATA);
+                    link.vlan = data.and_then(|data| find(data, IFLA_VLAN_ID)).and_then(u16_of);
+                    link.vlan_egress = data.map(vlan_egress);
                 }
             }
             _ => {}
@@ -85,6 +91,16 @@ pub(crate) fn link(payload: &[u8]) -> Option<(IfIndex, Link)> {
     // The index of a link in another namespace has no meaning in this one.
     link.link = link.link.filter(|other| !elsewhere && *other != index);
     Some((index, link))
+}
+
+/// The `egress-qos-map` in the data of a VLAN; the kernel leaves it out if it is empty.
+fn vlan_egress(data: &[u8]) -> BTreeMap<u32, u8> {
+    let entry = |(kind, value): (u16, &[u8])| {
+        let (from, to) = (u32_of(value)?, u32_of(value.get(4..)?)?);
+        let pcp = u8::try_from(to).ok().filter(|pcp| (1..=7).contains(pcp))?;
+        (kind == IFLA_VLAN_QOS_MAPPING).then_some((from, pcp))
+    };
+    attributes(find(data, IFLA_VLAN_EGRESS_QOS).unwrap_or_default()).filter_map(entry).collect()
 }
 
 /// Where an XDP program runs: `XDP_ATTACHED_*` in `IFLA_XDP_ATTACHED`.
@@ -177,18 +193,32 @@ mod tests {
     #[test]
     fn a_vlan_and_a_veth_whose_peer_is_elsewhere() {
         let name = attribute(libc::IFLA_IFNAME, b"eth0.5\0");
+        let mapping = |from: u32, to: u32| {
+            let both = [from.to_ne_bytes(), to.to_ne_bytes()].concat();
+            attribute(IFLA_VLAN_QOS_MAPPING, &both)
+        };
         let lower = attribute(libc::IFLA_LINK, &2u32.to_ne_bytes());
         let info = nested(
             libc::IFLA_LINKINFO,
             &[
                 attribute(libc::IFLA_INFO_KIND, b"vlan\0"),
-                nested(libc::IFLA_INFO_DATA, &[attribute(IFLA_VLAN_ID, &5u16.to_ne_bytes())]),
+                nested(
+                    libc::IFLA_INFO_DATA,
+                    &[
+                        attribute(IFLA_VLAN_ID, &5u16.to_ne_bytes()),
+                        nested(
+                            IFLA_VLAN_EGRESS_QOS,
+                            &[mapping(3, 3), mapping(9, 7), mapping(4, 0)],
+                        ),
+                    ],
+                ),
             ],
         );
         let (index, vlan) = link(&message(9, &[name.clone(), lower.clone(), info])).unwrap();
         assert_eq!(index, IfIndex(9));
         assert_eq!((vlan.name.as_str(), vlan.kind.as_deref()), ("eth0.5", Some("vlan")));
         assert_eq!((vlan.link, vlan.vlan), (Some(IfIndex(2)), Some(5)));
+        assert_eq!(vlan.vlan_egress, Some(BTreeMap::from([(3, 3), (9, 7)])));
 
         let elsewhere = attribute(libc::IFLA_LINK_NETNSID, &0u32.to_ne_bytes());
         let (_, veth) = link(&message(9, &[name, lower, elsewhere])).unwrap();

@@ -9,9 +9,11 @@ use crate::session::Timing;
 use crate::source::Namespace;
 use anyhow::Context;
 use clap::Args;
-use nearpath_host::Wanted;
+use nearpath_host::{Root, Wanted};
 use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::stages_into_guests::StagesIntoGuests;
+use nearpath_instruments::vm::VmPackets;
 use nearpath_model::Detail;
 use nearpath_views::{json, svg, text};
 use std::num::NonZeroU32;
@@ -48,6 +50,9 @@ pub(super) struct StagesArguments {
     /// Print one JSON document; with --interval one line per interval, then one for the total
     #[arg(long)]
     json: bool,
+    /// Do not follow packets from the taps of virtual machines into their guests
+    #[arg(long, help_heading = "Measurement")]
+    no_guests: bool,
     /// Draw latencies along the path into an SVG file, besides
     #[arg(long, value_name = "FILE", conflicts_with = "list_stages")]
     svg: Option<PathBuf>,
@@ -74,13 +79,19 @@ impl StagesArguments {
         let interrupt = Interrupt::listen()?;
         let host = self.namespace.host(&Wanted::default())?;
         let filter = self.filters.resolve(&host, self.namespace.inode()?)?;
+        let root = Root::live();
+        let into_guests = !self.no_guests && has_vhost(&root);
         let options = Options {
             groups: self.groups.wanted(),
             duty: self.duty,
+            into_guests,
             ..self.timing.coarse(&host, filter)
         };
         let lines = self.json && self.timing.time.interval.is_some();
-        let mut stages = Stages::new(&host.topology, options);
+        let btf_file = self.timing.time.btf.clone();
+        let guests = into_guests.then(|| VmPackets::new(&root, &host, btf_file));
+        let stages = Stages::new(&host.topology, options);
+        let mut stages = StagesIntoGuests::new(stages, guests);
         let measurement = if lines {
             self.timing.time.print_lines(&mut stages, &interrupt, |last, now| {
                 output::json_line(&json::stages_interval(last, now))
@@ -107,10 +118,17 @@ impl StagesArguments {
         let options = self.timing.options(Filter::default(), Detail::Full);
         let stages = Stages::new(&host.topology, options);
         let listing = stages.list().context("cannot list the stages")?;
+        let btf_file = self.timing.time.btf.as_deref();
+        let into_guests = VmPackets::list(btf_file).context("cannot list the stages")?;
         if self.json {
-            output::json(&json::stages(&listing))
+            output::json(&json::stages(&listing, &into_guests))
         } else {
-            output::text(&text::stages(&listing))
+            output::text(&text::stages(&listing, &into_guests))
         }
     }
+}
+
+/// Whether a virtual machine receives packets by vhost.
+fn has_vhost(root: &Root) -> bool {
+    nearpath_host::vms::read(root).vms.iter().any(|vm| !vm.vhost_workers.is_empty())
 }
