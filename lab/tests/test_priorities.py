@@ -243,7 +243,9 @@ def test_a_trial_of_a_priority_ends_with_a_verdict(host: Host) -> None:
     words = ["tap0", host.machine.mac(0), host.machine.address(0), "1000000", "150"]
     sender = host.peer.start(["python3", "-c", SENDER, *words, json.dumps({"-": (None, 0), "E": (None, 46)})])
     before = state(host)
-    asked = "--nic nic0 --priority dscp46:3 --only nic0/xdp --port 9 --metric mean --cycles 4 --block 500ms --warm-up 1s"
+    asked = (
+        "--nic nic0 --priority dscp46:3 --only nic0/xdp --port 9 --metric mean --cycles 4 --block 500ms --warm-up 1s"
+    )
     report = json.loads(host.check(f"nearpath tune try {asked} --json", timeout_s=900))
     sender.kill()
     sender.communicate()
@@ -275,8 +277,8 @@ for priority in (3, 0):
         sender.sendto(b"WAY BACK %d" % priority + bytes(20), (sys.argv[1], 9))
 """
 
-# Prints the VLAN priority of each such datagram that comes in by the tap, with the SO_PRIORITY that it was sent with. The
-# kernel takes the tag out of the packet: the socket reports it beside (PACKET_AUXDATA).
+# Prints the VLAN priority of each such datagram that comes in by the tap, with the SO_PRIORITY that it was sent
+# with. The kernel takes the tag out of the packet: the socket reports it beside (PACKET_AUXDATA).
 SEE_PRIORITIES = """
 import json, socket, struct, sys
 see = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
