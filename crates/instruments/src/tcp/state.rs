@@ -5,13 +5,14 @@ use super::cpus::{Arrival, Arrivals};
 use super::events::Ended;
 use super::listeners::Listeners;
 use super::pressure::{Pressure, Readers};
-use super::track::Track;
+use super::track::{Track, is_request};
 use crate::InstrumentError;
 use nearpath_host::{ConnectionOwner, Root, TcpDiag, TcpFilter, TcpSocket};
 use nearpath_model::tcp::{TcpCost, TcpListener, TcpState};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,7 @@ pub(super) struct State {
     pub root: Root,
     filter: TcpFilter,
     began: Instant,
-    tracks: Vec<Track>,
-    by_cookie: HashMap<u64, u32>,
+    connections: Connections,
     /// Cookies of those that have ended, the oldest first.
     closed: VecDeque<u64>,
     /// How many of them are not listed any more.
@@ -77,8 +77,7 @@ impl State {
             root: Root::live(),
             filter,
             began: Instant::now(),
-            tracks: Vec::new(),
-            by_cookie: HashMap::new(),
+            connections: Connections::default(),
             closed: VecDeque::new(),
             dropped: 0,
             listeners: Listeners::default(),
@@ -113,8 +112,7 @@ impl State {
             diag,
             filter,
             began: start,
-            tracks,
-            by_cookie,
+            connections,
             listeners,
             readings,
             sockets,
@@ -131,11 +129,9 @@ impl State {
             let Some(cookie) = socket.cookie else { return };
             // A reading of many takes a while.
             let now = Moment::after_start(start.elapsed());
-            let at = *by_cookie.entry(cookie).or_insert_with(|| {
-                tracks.push(Track::new(&socket, cookie, now, !is_first));
-                place(tracks.len() - 1)
-            });
-            let Some(track) = tracks.get_mut(at as usize) else { return };
+            let Some(track) = connections.of_socket(&socket, cookie, now, !is_first) else {
+                return;
+            };
             // A dump that is restarted has sockets twice.
             if track.reading == *readings {
                 return;
@@ -151,7 +147,8 @@ impl State {
         });
         if dumped.is_ok() {
             self.close();
-            for track in self.tracks.iter().filter(|track| track.closed) {
+            self.connections.forget_requests_before(self.readings);
+            for track in self.connections.tracks.iter().filter(|track| track.closed) {
                 each(track, None);
             }
         }
@@ -161,7 +158,7 @@ impl State {
 
     /// Looks where packets arrived, and which of these CPUs and which readers are late.
     pub fn look_at_cpus(&mut self) {
-        let Self { arrivals, tracks, by_cookie, .. } = self;
+        let Self { arrivals, connections: Connections { tracks, by_cookie, .. }, .. } = self;
         if let Ok(arrivals) = arrivals {
             let each = |cookie: u64, arrival: Arrival| {
                 let at = by_cookie.get(&cookie).copied();
@@ -172,7 +169,7 @@ impl State {
             // What was known before holds if the kernel refuses this time.
             let _ = arrivals.read(each);
         }
-        let live = || self.tracks.iter().filter(|track| !track.closed);
+        let live = || self.connections.tracks.iter().filter(|track| !track.closed);
         let cpus: HashSet<u32> = live().filter_map(|track| track.arrival.cpu()).collect();
         let mut readers = Readers::new();
         for track in live().filter(|track| track.has_waited_for_reader) {
@@ -192,7 +189,7 @@ impl State {
 
     /// Says which processes have these sockets open, by inode.
     pub fn set_owners(&mut self, owners: &HashMap<u64, ConnectionOwner>) {
-        for track in &mut self.tracks {
+        for track in &mut self.connections.tracks {
             let owner = owners.get(&track.inode.into());
             track.pid = owner.and_then(|owner| NonZeroU32::new(owner.pid)).or(track.pid);
         }
@@ -210,7 +207,7 @@ impl State {
 
     /// Marks the connections that were not in the last reading as ended.
     fn close(&mut self) {
-        for track in &mut self.tracks {
+        for track in &mut self.connections.tracks {
             if !track.closed && track.reading != self.readings {
                 track.closed = true;
                 self.closed.push_back(track.cookie);
@@ -228,21 +225,14 @@ impl State {
         let keep = CLOSED_MAX / 2;
         let oldest: Vec<u64> = self.closed.drain(..self.closed.len() - keep).collect();
         self.dropped += oldest.len() as u64;
-        for cookie in &oldest {
-            self.by_cookie.remove(cookie);
-        }
-        let kept = &self.by_cookie;
-        self.tracks.retain(|track| kept.contains_key(&track.cookie));
-        let numbered = self.tracks.iter().enumerate();
-        self.by_cookie = numbered.map(|(at, track)| (track.cookie, place(at))).collect();
+        self.connections.remove(&oldest);
     }
 
     /// Ends connections, whether they were read before or not.
     pub fn end(&mut self, ended: &[Ended]) {
         let now = self.now();
         for end in ended {
-            let known = end.cookie.and_then(|cookie| self.by_cookie.get(&cookie).copied());
-            if let Some(track) = known.and_then(|at| self.tracks.get_mut(at as usize)) {
+            if let Some(track) = self.connections.of_end(end) {
                 if !track.closed {
                     self.closed.push_back(track.cookie);
                 }
@@ -251,8 +241,7 @@ impl State {
             }
             self.unnumbered += 1;
             let cookie = end.cookie.unwrap_or(UNNUMBERED | self.unnumbered);
-            self.by_cookie.insert(cookie, place(self.tracks.len()));
-            self.tracks.push(Track::of_end(end, cookie, now));
+            self.connections.add(Track::of_end(end, cookie, now));
             self.closed.push_back(cookie);
         }
         self.forget();
@@ -263,17 +252,22 @@ impl State {
         let waits = |track: &&Track| {
             track.has_waited_for_reader && track.pid.is_none() && !track.closed && track.inode != 0
         };
-        self.tracks.iter().filter(waits).map(|track| track.inode.into()).take(OWNERS_MAX)
+        self.connections
+            .tracks
+            .iter()
+            .filter(waits)
+            .map(|track| track.inode.into())
+            .take(OWNERS_MAX)
     }
 
     /// Inodes of all connections known so far.
     pub fn inodes(&self) -> impl Iterator<Item = u64> + '_ {
-        self.tracks.iter().map(|track| track.inode.into())
+        self.connections.tracks.iter().map(|track| track.inode.into())
     }
 
     /// Connections seen so far.
     pub fn total(&self) -> u64 {
-        self.tracks.len() as u64 + self.dropped
+        self.connections.tracks.len() as u64 + self.dropped
     }
 
     /// Connections that have ended and are not listed any more.
@@ -305,6 +299,90 @@ impl State {
     }
 }
 
+/// The connections that were seen.
+///
+/// A connection has the cookie of its request if that had one when the handshake ended; but a dump that holds the request at
+/// that moment gives it one afterwards, and the connection gets another (`inet_diag_dump_icsk` of net/ipv4/inet_diag.c fills
+/// in after it has released the lock; `inet_csk_clone_lock` of net/ipv4/inet_connection_sock.c). So a request is also
+/// recognised by its ends.
+#[derive(Debug, Default)]
+struct Connections {
+    tracks: Vec<Track>,
+    by_cookie: HashMap<u64, u32>,
+    /// Those whose handshake was not complete at the last reading.
+    requests: HashMap<(SocketAddr, SocketAddr), u32>,
+}
+
+impl Connections {
+    fn add(&mut self, track: Track) -> u32 {
+        let at = place(self.tracks.len());
+        self.by_cookie.insert(track.cookie, at);
+        self.tracks.push(track);
+        at
+    }
+
+    /// The connection of a socket, a new one if it is unknown.
+    fn of_socket(
+        &mut self,
+        socket: &TcpSocket,
+        cookie: u64,
+        now: Moment,
+        is_new: bool,
+    ) -> Option<&mut Track> {
+        let ends = (socket.local, socket.remote);
+        let known = self.by_cookie.get(&cookie).copied();
+        let known = known.or_else(|| self.of_request(ends, Some(cookie)));
+        let at = known.unwrap_or_else(|| self.add(Track::new(socket, cookie, now, is_new)));
+        if is_request(socket.state) {
+            self.requests.insert(ends, at);
+        }
+        self.tracks.get_mut(at as usize)
+    }
+
+    /// The connection that has ended, if it was seen before.
+    fn of_end(&mut self, end: &Ended) -> Option<&mut Track> {
+        let known = end.cookie.and_then(|cookie| self.by_cookie.get(&cookie).copied());
+        let known = known.or_else(|| self.of_request((end.local, end.remote), end.cookie));
+        self.tracks.get_mut(known? as usize)
+    }
+
+    /// The request that has become a connection with this cookie, or with one that is not known.
+    fn of_request(&mut self, ends: (SocketAddr, SocketAddr), cookie: Option<u64>) -> Option<u32> {
+        let at = self.requests.remove(&ends)?;
+        let track = self.tracks.get_mut(at as usize)?;
+        if track.closed || !is_request(track.state) {
+            return None;
+        }
+        if let Some(cookie) = cookie {
+            self.by_cookie.remove(&track.cookie);
+            self.by_cookie.insert(cookie, at);
+            track.cookie = cookie;
+        }
+        Some(at)
+    }
+
+    /// Only requests that the last reading contained may become connections.
+    fn forget_requests_before(&mut self, reading: u32) {
+        let tracks = &self.tracks;
+        self.requests.retain(|_, at| {
+            let track = tracks.get(*at as usize);
+            track.is_some_and(|track| track.reading == reading && is_request(track.state))
+        });
+    }
+
+    /// Forgets connections, by their cookies.
+    fn remove(&mut self, cookies: &[u64]) {
+        for cookie in cookies {
+            self.by_cookie.remove(cookie);
+        }
+        let kept = &self.by_cookie;
+        self.tracks.retain(|track| kept.contains_key(&track.cookie));
+        let numbered = self.tracks.iter().enumerate();
+        self.by_cookie = numbered.map(|(at, track)| (track.cookie, place(at))).collect();
+        self.requests.clear();
+    }
+}
+
 /// Of a track; a host has far fewer sockets than 2^32.
 fn place(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
@@ -313,4 +391,63 @@ fn place(at: usize) -> u32 {
 /// CPU time of the current thread.
 pub(super) fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_host::TcpInfo;
+
+    fn socket(state: TcpState, port: u16, received: Option<u64>) -> TcpSocket {
+        let info = |bytes| TcpInfo { bytes_received: bytes, ..TcpInfo::default() };
+        TcpSocket {
+            v6: false,
+            state,
+            timer: 0,
+            local: ([10, 0, 0, 1], 80).into(),
+            remote: ([10, 0, 0, 2], port).into(),
+            interface: 0,
+            cookie: None,
+            inode: 0,
+            uid: 0,
+            receive_queue: 0,
+            send_queue: 0,
+            memory: None,
+            congestion: None,
+            ulp: None,
+            cgroup: None,
+            info: received.map(info),
+        }
+    }
+
+    fn see(connections: &mut Connections, socket: &TcpSocket, cookie: u64, reading: u32) {
+        let now = Moment::after_start(Duration::from_millis(u64::from(reading) * 100));
+        let track = connections.of_socket(socket, cookie, now, true).unwrap();
+        track.reading = reading;
+        track.update(socket, now, &Pressure::default());
+    }
+
+    #[test]
+    fn a_request_and_its_connection_are_one() {
+        for cookie in [7, 8] {
+            let mut seen = Connections::default();
+            see(&mut seen, &socket(TcpState::NewSynRecv, 1000, None), 7, 1);
+            seen.forget_requests_before(1);
+            see(&mut seen, &socket(TcpState::Established, 1000, Some(300)), cookie, 2);
+            see(&mut seen, &socket(TcpState::Established, 2000, Some(5)), 9, 2);
+            let received = seen.tracks.iter().map(|track| track.counts().bytes_received);
+            assert_eq!(received.collect::<Vec<_>>(), [300, 5]);
+            assert_eq!((seen.tracks[0].cookie, seen.by_cookie[&cookie]), (cookie, 0));
+            assert_eq!(seen.by_cookie.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_request_that_has_expired_is_another_connection() {
+        let mut seen = Connections::default();
+        see(&mut seen, &socket(TcpState::SynRecv, 1000, None), 7, 1);
+        seen.forget_requests_before(2);
+        see(&mut seen, &socket(TcpState::Established, 1000, Some(300)), 8, 3);
+        assert_eq!(seen.tracks.len(), 2);
+    }
 }

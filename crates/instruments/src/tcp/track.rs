@@ -12,6 +12,11 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+/// Whether the handshake of a connection in this state is not complete: there are no counts yet.
+pub(super) fn is_request(state: TcpState) -> bool {
+    matches!(state, TcpState::SynRecv | TcpState::NewSynRecv)
+}
+
 /// A connection.
 #[derive(Debug, Clone)]
 pub(super) struct Track {
@@ -253,6 +258,7 @@ impl Track {
     pub fn update(&mut self, socket: &TcpSocket, now: Moment, pressure: &Pressure) {
         let seconds = now.since(self.seen).as_secs_f64();
         self.seen = now;
+        let was_request = is_request(self.state);
         self.state = socket.state;
         self.inode = socket.inode;
         self.has_waited_for_reader |= socket.receive_queue > 0;
@@ -273,6 +279,10 @@ impl Track {
             self.remember(info, socket, seconds);
             self.kept.carry(&before, info, &sender);
             return;
+        }
+        // All that it has done was since it was first seen.
+        if was_request && self.activity.is_none() {
+            self.activity = Some(Box::default());
         }
         self.remember(info, socket, seconds);
     }
