@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Maximum wait for packets in flight before the programs are detached.
+/// Maximum wait for a few packets in flight before the programs are detached.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A way to gather evidence from the running kernel.
@@ -50,9 +50,15 @@ pub trait Instrument {
     }
 
     /// Stops tracking new packets, waits for those in flight while `should_continue` returns true, at most for
-    /// `patience`, and then detaches until [`Instrument::resume`]. An instrument that observes continuously is
-    /// never paused.
-    fn pause(&mut self, _patience: Duration, _goes_on: &dyn Fn(Duration) -> bool) {}
+    /// `patience`, or for `longest` while they are many, and then detaches until [`Instrument::resume`]. An
+    /// instrument that observes continuously is never paused.
+    fn pause(
+        &mut self,
+        _patience: Duration,
+        _longest: Duration,
+        _goes_on: &dyn Fn(Duration) -> bool,
+    ) {
+    }
 
     /// Attaches again, and continues counting.
     fn resume(&mut self) {}
@@ -99,7 +105,8 @@ pub trait Instrument {
             self.end_cost_window();
             running = running && goes_on_until(pause);
             if running && pause < end {
-                self.pause(slice.min(end - pause).min(PATIENCE), should_continue);
+                let patience = slice.min(end - pause).min(PATIENCE);
+                self.pause(patience, patience, should_continue);
                 running = goes_on_until(end);
             }
             if !running || end >= duration {

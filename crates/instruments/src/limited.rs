@@ -13,6 +13,9 @@ const WINDOW_PART: u32 = 5;
 const SHORTEST_WINDOW: Duration = Duration::from_millis(8);
 const LONGEST_WINDOW: Duration = Duration::from_millis(200);
 const BETWEEN_WINDOWS: Duration = Duration::from_secs(1);
+/// Maximum wait for many packets in flight: a reader that does not keep up has its packets wait as long as its buffer
+/// lasts, and these are the ones to explain.
+const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// CPU time of the calling thread: attaching, detaching and reading are part of the overhead.
 fn own_time() -> Duration {
@@ -68,7 +71,8 @@ pub fn measure<I: Instrument + ?Sized>(
             instrument.end_cost_window();
             window = None;
             let before = own_time();
-            instrument.pause(PATIENCE, should_continue);
+            let longest = LONGEST_PATIENCE.min(duration.saturating_sub(now));
+            instrument.pause(PATIENCE, longest, should_continue);
             pausing = own_time().saturating_sub(before);
             governor.paused(2 * pausing);
             observes = false;

@@ -98,11 +98,16 @@ impl Instrument for StagesIntoGuests<'_> {
     }
 
     /// The programs behind the taps stay attached: there are few events of them without packets.
-    fn pause(&mut self, patience: Duration, should_continue: &dyn Fn(Duration) -> bool) {
+    fn pause(
+        &mut self,
+        patience: Duration,
+        longest: Duration,
+        should_continue: &dyn Fn(Duration) -> bool,
+    ) {
         if let Some(guests) = self.observing() {
             guests.set_stages_paused(true);
         }
-        self.stages.pause(patience, should_continue);
+        self.stages.pause(patience, longest, should_continue);
     }
 
     fn resume(&mut self) {

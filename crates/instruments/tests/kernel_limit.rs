@@ -229,7 +229,7 @@ fn percentiles_in_slices_are_those_of_all_packets() {
     let mut wrong = Vec::new();
     // On a busy machine the threads of the load stand still for so long that a slice sees another load.
     for _ in 0..5 {
-        let [all, limited] = late_reader(Duration::from_millis(6), 0.03, 8 * SECOND);
+        let [all, limited] = late_reader(Duration::from_millis(6), 0.01, 8 * SECOND);
         assert!(limited.observed_s.is_some(), "it was not limited: {:?}", limited.cost);
         let spans = [&all, &limited].map(|m| span(m, "sk_data_ready", "sock_recv"));
         let distance =
@@ -269,4 +269,25 @@ fn waits_longer_than_a_slice_are_seen_in_proportion() {
         wrong.push((shares, spans.map(|s| s.count)));
     }
     panic!("shares beyond 20ms, and packets: {wrong:?}");
+}
+
+/// A reader that comes each 1.2 s: most datagrams wait far longer than the pause between two slices begins with.
+#[test]
+fn packets_that_wait_for_their_reader_outlast_a_slice() {
+    if !nearpath_testing::require_ci() || !can_run() {
+        return;
+    }
+    let mut wrong = Vec::new();
+    for _ in 0..3 {
+        let [all, limited] = late_reader(Duration::from_millis(1200), 0.01, 8 * SECOND);
+        let spans = [&all, &limited].map(|m| span(m, "sk_data_ready", "sock_recv"));
+        let shares = spans.map(|s| longer(s, Duration::from_millis(150)));
+        let lost = limited.packets.abandoned as f64 / limited.packets.started as f64;
+        assert!(limited.observed_s.is_some(), "it was not limited: {:?}", limited.cost);
+        if shares[0] > 0.3 && shares[1] > 0.3 && lost < 0.1 {
+            return;
+        }
+        wrong.push((shares, spans.map(|s| s.count), lost));
+    }
+    panic!("shares beyond 150ms, packets, and abandoned: {wrong:?}");
 }

@@ -40,7 +40,7 @@ fn packets_in_a_pause_are_not_seen() {
         let mut stages = Stages::new(&possible_cpus(), options);
         stages.start().unwrap();
         ping_pong(&sockets, ROUNDS);
-        stages.pause(Duration::from_secs(1), &|_| true);
+        stages.pause(Duration::from_secs(1), Duration::from_secs(1), &|_| true);
         let paused = stages.read().unwrap();
         ping_pong(&sockets, ROUNDS);
         let later = stages.read().unwrap();
@@ -70,7 +70,7 @@ fn packets_that_wait_through_a_pause_are_abandoned() {
         stages.start().unwrap();
         client.send(b"ping").unwrap();
         let began = Instant::now();
-        stages.pause(Duration::from_millis(20), &|wait| {
+        stages.pause(Duration::from_millis(20), Duration::from_millis(20), &|wait| {
             std::thread::sleep(wait);
             true
         });

@@ -180,8 +180,13 @@ impl Instrument for Together<'_> {
         spent
     }
 
-    fn pause(&mut self, patience: Duration, should_continue: &dyn Fn(Duration) -> bool) {
-        self.stages.with(|stages| stages.pause(patience, should_continue));
+    fn pause(
+        &mut self,
+        patience: Duration,
+        longest: Duration,
+        should_continue: &dyn Fn(Duration) -> bool,
+    ) {
+        self.stages.with(|stages| stages.pause(patience, longest, should_continue));
     }
 
     fn resume(&mut self) {

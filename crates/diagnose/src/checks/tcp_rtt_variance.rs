@@ -30,6 +30,8 @@ const ENOUGH_SAMPLES: u64 = 20;
 /// What delayed acknowledgements add to the round-trip time: half of the shortest delay, as some are not delayed, to
 /// the longest and some more for timers.
 const DELAYED_NS: std::ops::RangeInclusive<u64> = 20_000_000..=220_000_000;
+/// The same where one segment is delayed and the next one, which is answered, is not: the smoothed time is between both.
+const HALF_DELAYED_NS: std::ops::RangeInclusive<u64> = 10_000_000..=220_000_000;
 /// Segments in each second below which acknowledgements are delayed: at 25 the next one comes 40 ms later.
 const SPARSE_PER_S: f64 = 25.0;
 /// The same where the application waits for the acknowledgement: two segments each 40 ms, and some that are not delayed.
@@ -100,7 +102,7 @@ fn cause(c: &TcpConnection, measured: &TcpMeasurement, slowest: Option<&Span>) -
     let waits_for_ack = (sent.segments_sent as f64) < NAGLE_PER_S * seconds && is_held_by_nagle(c);
     let added = c.rtt_ns.zip(c.min_rtt_ns).map(|(rtt, min)| rtt.saturating_sub(min));
     match added {
-        Some(added) if waits_for_ack && DELAYED_NS.contains(&added) => Cause::Nagle,
+        Some(added) if waits_for_ack && HALF_DELAYED_NS.contains(&added) => Cause::Nagle,
         Some(added) if is_sparse && is_small && DELAYED_NS.contains(&added) => Cause::DelayedAck,
         _ => Cause::Network,
     }

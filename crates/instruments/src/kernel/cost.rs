@@ -130,6 +130,13 @@ impl Estimate {
     }
 }
 
+/// A wait for packets in flight whose cost is counted.
+#[derive(Debug)]
+pub struct Drain {
+    _on: Statistics,
+    before: Runs,
+}
+
 /// Measures the overhead in its windows.
 #[derive(Debug)]
 pub struct Meter {
@@ -180,6 +187,26 @@ impl Meter {
     pub fn pause(&mut self, drained: Duration) {
         self.estimate.ns += self.estimate.rate * drained.as_nanos() as f64;
         self.estimate.at = None;
+    }
+
+    /// From now on no packet starts, but programs run on: the kernel's statistics are enabled to count their time. `None` if
+    /// they cannot be.
+    pub fn begin_drain(&mut self, object: &Object) -> Option<Drain> {
+        let on = Statistics::enable()?;
+        Some(Drain { _on: on, before: self.runs(object) })
+    }
+
+    /// The end of that, after so long; without statistics, the cost is estimated as if packets had started.
+    pub fn end_drain(&mut self, object: &Object, drain: Option<Drain>, passed: Duration) {
+        self.estimate.ns += match drain {
+            Some(drain) => {
+                let now = self.runs(object);
+                let count = now.count.saturating_sub(drain.before.count) as f64;
+                let ns = now.ns.saturating_sub(drain.before.ns) as f64;
+                ns + count * self.dispatch_ns.unwrap_or(0.0)
+            }
+            None => self.estimate.rate * passed.as_nanos() as f64,
+        };
     }
 
     /// Programs are attached again.

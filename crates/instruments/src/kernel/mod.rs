@@ -12,7 +12,7 @@ mod refusal;
 mod symbols;
 
 pub use attach_mode::{AttachMode, Kernel, has_btf};
-pub use cost::Meter;
+pub use cost::{Drain, Meter};
 pub use maps::{Mapped, pack, words_of};
 pub(crate) use maps::{pair_at, word_of};
 #[cfg(test)]

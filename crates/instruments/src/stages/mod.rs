@@ -12,6 +12,7 @@ mod interval_tests;
 mod load;
 mod packet_path;
 mod path;
+mod patience;
 mod reading;
 mod record;
 mod samples;
@@ -28,7 +29,7 @@ pub use table::{PROBES, STAGES, Stage, detail_of};
 
 use crate::drops::Names;
 use crate::filter::Filter;
-use crate::kernel::{Kernel, Mapped, Meter, Probe};
+use crate::kernel::{Drain, Kernel, Mapped, Meter, Probe};
 use crate::layout::Layout;
 use crate::{Grouping, Instrument, InstrumentError};
 use collector::Collector;
@@ -41,6 +42,7 @@ use nearpath_model::{
     Cost, Detail, Measurement, NotObservable, Slow, StageDrop, StageListing, Topology,
 };
 use path::PathTerms;
+use patience::Patience;
 use reading::Reading;
 use stamps::{Candidates, Stamps};
 use std::num::NonZeroU32;
@@ -122,14 +124,26 @@ struct Session {
 }
 
 /// How long packets were observed.
+#[derive(Default)]
 struct Observed {
     before: Duration,
     /// Start of the current observation; `None` while paused.
     since: Option<Instant>,
     /// Packets whose end had not been seen by then.
     abandoned: u64,
+    /// Packets that had started by then.
+    started: u64,
+    patience: Patience,
     /// Number of pauses.
     pauses: u64,
+}
+
+/// A wait for many packets in flight.
+struct LongWait {
+    awaited: u64,
+    /// Time since the pause began.
+    after: Duration,
+    drain: Option<Drain>,
 }
 
 impl Observed {
@@ -138,6 +152,10 @@ impl Observed {
     }
 }
 
+/// One in so many packets in flight is many.
+const MANY_IN: u64 = 20;
+/// Wait between two looks at the packets in flight.
+const LONGEST_LOOK: Duration = Duration::from_millis(50);
 /// Summing up all spans takes milliseconds on a host with many CPUs: which packets are slow is computed no more often.
 const BETWEEN_THRESHOLDS: Duration = Duration::from_millis(500);
 
@@ -306,7 +324,7 @@ impl Stages {
             stamps,
             loaded,
             started,
-            observed: Observed { before: Duration::ZERO, since: None, abandoned: 0, pauses: 0 },
+            observed: Observed::default(),
         });
         Ok(())
     }
@@ -344,30 +362,54 @@ impl Instrument for Stages {
         self.options.duty.map_or(interval, part)
     }
 
-    fn pause(&mut self, patience: Duration, should_continue: &dyn Fn(Duration) -> bool) {
+    fn pause(
+        &mut self,
+        patience: Duration,
+        longest: Duration,
+        should_continue: &dyn Fn(Duration) -> bool,
+    ) {
         self.follow_slowest();
         let Some(session) = &mut self.session else { return };
         // The cost so far is estimated from the packets so far.
         let started = session.packets_started();
         session.meter.spent(started);
         session.loaded.set_active(false);
-        session.observed.before = session.observed.time();
-        session.observed.since = None;
-        session.observed.pauses += 1;
+        let observed = &mut session.observed;
+        observed.before = observed.time();
+        observed.since = None;
+        observed.pauses += 1;
+        let in_slice = started.saturating_sub(observed.started);
         let began = Instant::now();
         let mut wait = Duration::from_millis(1);
-        loop {
+        let mut long: Option<LongWait> = None;
+        let left = loop {
             let packets = reading::packets(&session.counters);
-            let left = patience.saturating_sub(began.elapsed());
-            let all_ended = packets.abandoned <= session.observed.abandoned;
-            if all_ended || left.is_zero() || !should_continue(wait.min(left)) {
-                session.observed.abandoned = packets.abandoned;
-                break;
+            let in_flight = packets.abandoned.saturating_sub(observed.abandoned);
+            let are_many = in_flight.saturating_mul(MANY_IN) > in_slice;
+            let could_wait = longest > patience && began.elapsed() >= patience && are_many;
+            if could_wait && long.is_none() && observed.patience.allows() {
+                let drain = session.meter.begin_drain(session.loaded.skeleton.object());
+                long = Some(LongWait { awaited: in_flight, after: began.elapsed(), drain });
             }
-            wait *= 2;
+            let end = if long.is_some() && are_many { longest } else { patience };
+            let left = end.saturating_sub(began.elapsed());
+            if in_flight == 0 || left.is_zero() || !should_continue(wait.min(left)) {
+                observed.abandoned = packets.abandoned;
+                break in_flight;
+            }
+            wait = (wait * 2).min(LONGEST_LOOK);
+        };
+        observed.started = started;
+        match long {
+            None => session.meter.pause(began.elapsed()),
+            Some(LongWait { awaited, after, drain }) => {
+                observed.patience.waited(awaited, left);
+                session.meter.pause(after);
+                let object = session.loaded.skeleton.object();
+                session.meter.end_drain(object, drain, began.elapsed().saturating_sub(after));
+            }
         }
         session.loaded.attached.detach_tracepoints();
-        session.meter.pause(began.elapsed());
     }
 
     fn resume(&mut self) {

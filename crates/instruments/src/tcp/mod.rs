@@ -381,7 +381,12 @@ impl Instrument for Tcp<'_> {
         samples.map_or(Duration::ZERO, Samples::spent)
     }
 
-    fn pause(&mut self, _patience: Duration, _goes_on: &dyn Fn(Duration) -> bool) {
+    fn pause(
+        &mut self,
+        _patience: Duration,
+        _longest: Duration,
+        _goes_on: &dyn Fn(Duration) -> bool,
+    ) {
         self.session.as_mut().and_then(Session::samples).into_iter().for_each(Samples::pause);
     }
 
