@@ -51,4 +51,12 @@ static __always_inline bool is_internet(struct sock *sk, const bool direct)
 	return family == AF_INET || family == AF_INET6;
 }
 
+/* Whether its sk_buffs are no packets: netlink and Unix sockets. Those of a tap or a packet socket are. */
+static __always_inline bool is_of_messages(struct sock *sk, const bool direct)
+{
+	u16 family = GET(direct, sk, __sk_common.skc_family);
+
+	return family == AF_NETLINK || family == AF_UNIX;
+}
+
 #endif

@@ -333,7 +333,7 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 	 * handshake), was freed unseen, and its address was reused: here by a socket of another kind (netlink, Unix).
 	 */
 	owner = GET(direct, skb, sk);
-	if (p && p->tag == tag && owner && !is_internet(owner, direct)) {
+	if (p && p->tag == tag && owner && is_of_messages(owner, direct)) {
 		free_slot(p);
 		return;
 	}
