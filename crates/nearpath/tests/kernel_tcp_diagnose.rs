@@ -40,6 +40,13 @@ fn listen(pair: &VethPair) -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
+/// The client's and the server's end of a connection.
+fn connected(pair: &VethPair) -> (TcpStream, TcpStream) {
+    let (listener, address) = listen(pair);
+    let client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
 /// A connection that is under way.
 fn connecting(pair: &VethPair, to: SocketAddr) -> OwnedFd {
     let connect = |_| {
@@ -94,9 +101,7 @@ fn connections_of_the_namespace_are_measured_within_the_limit() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    let (listener, address) = listen(&pair);
-    let mut client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
+    let (mut client, mut server) = connected(&pair);
     let child = begin(&pair, Side::Client, "2s");
     client.write_all(&[1; 100_000]).unwrap();
     server.read_exact(&mut [0; 100_000]).unwrap();
@@ -104,7 +109,8 @@ fn connections_of_the_namespace_are_measured_within_the_limit() {
     assert!(diagnosis.measurement.is_none() && diagnosis.locality.is_none());
     let measured: TcpMeasurement = diagnosis.tcp.clone().unwrap();
     let [connection] = measured.connections.as_slice() else { panic!("{measured:?}") };
-    assert_eq!(SocketAddr::new(connection.dst, connection.dport), address);
+    let address = SocketAddr::new(connection.dst, connection.dport);
+    assert_eq!(address, server.local_addr().unwrap());
     assert_eq!(connection.interval.bytes_sent, 100_000);
     assert_eq!(connection.verdict.as_ref().map(|v| v.limit), Some(TcpLimit::Application));
     // The limit is 2%; the first readings and the last come whatever they cost, and a debug build's cost 2 to 12 ms each.
@@ -130,9 +136,7 @@ const PIECES: [&[u8]; 2] = [&[1; 10], &[2; 100]];
 /// Requests that a client writes in two pieces to a server that reads whole requests, with how many were answered.
 fn requests_in_pieces(nodelay: bool) -> (Diagnosis, u32) {
     let pair = VethPair::new(1).unwrap();
-    let (listener, address) = listen(&pair);
-    let mut client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
+    let (mut client, mut server) = connected(&pair);
     client.set_nodelay(nodelay).unwrap();
     let child = begin(&pair, Side::Client, "3s");
     let ends = &AtomicBool::new(false);
@@ -189,9 +193,7 @@ fn a_reader_that_does_not_keep_up_is_named() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    let (listener, address) = listen(&pair);
-    let mut client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
-    let (mut server, _) = listener.accept().unwrap();
+    let (mut client, mut server) = connected(&pair);
     let stop = client.try_clone().unwrap();
     let ends = &AtomicBool::new(false);
     thread::scope(|scope| {

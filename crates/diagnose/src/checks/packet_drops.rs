@@ -3,8 +3,8 @@
 //! Input: the drops of the packets that were followed, by reason and device. Output: one finding for each reason for which
 //! a notable share of them was dropped. Full receive buffers, backlogs, qdiscs and listeners have checks of their own.
 //!
-//! What somebody configured to be dropped (a firewall, an XDP program, a filter), and what nobody listens for, may be
-//! meant: such a finding is never critical, and a warning from 1% of the packets only.
+//! Drops that are configured (a firewall, an XDP program, a filter), and those of packets to ports without a listener, may be
+//! intended: such a finding is never critical, and a warning from 1% of the packets only.
 //!
 //! Rules: include/net/dropreason-core.h; kernels before 5.17 give no reasons, there the function says it for a few.
 
@@ -24,7 +24,7 @@ pub(super) const CHECK: Check = Check::new(
 
 /// Devices that are named.
 const NAMED: usize = 3;
-/// Share of the packets from which drops that may be meant are reported, and from which they are a warning.
+/// Share of the packets from which drops that may be intended are reported, and from which they are a warning.
 const NOTABLE: f64 = 0.001;
 const MANY: f64 = 0.01;
 /// The longest title that is not cut on a screen.
@@ -64,14 +64,14 @@ const ELSEWHERE: [&str; 21] = [
 struct Rule {
     /// The reason, or the start of several.
     reason: &'static str,
-    /// Whether it may be meant.
-    meant: bool,
+    /// Whether it may be intended.
+    intended: bool,
     /// What to do.
     hint: &'static str,
 }
 
-const fn rule(reason: &'static str, meant: bool, hint: &'static str) -> Rule {
-    Rule { reason, meant, hint }
+const fn rule(reason: &'static str, intended: bool, hint: &'static str) -> Rule {
+    Rule { reason, intended, hint }
 }
 
 /// The first that fits.
@@ -183,7 +183,7 @@ fn finding(
     let share = ratio(lost, all)?;
     let rate = lost as f64 / measurement.observed_time_s().max(f64::MIN_POSITIVE);
     let rule = RULES.iter().find(|rule| reason.starts_with(rule.reason))?;
-    let is_notable = match rule.meant {
+    let is_notable = match rule.intended {
         true => share >= NOTABLE && rate >= NOTABLE_PER_S,
         false => rate >= 1.0,
     };
@@ -191,7 +191,7 @@ fn finding(
         return None;
     }
     let severity = severity::of_followed_loss(measurement, lost, arrived);
-    let severity = match rule.meant {
+    let severity = match rule.intended {
         true if share < MANY => Severity::Info,
         true => severity.min(Severity::Warning),
         false => severity,

@@ -12,7 +12,7 @@ mod interval_tests;
 mod load;
 mod packet_path;
 mod path;
-mod patience;
+mod pause;
 mod reading;
 mod record;
 mod samples;
@@ -29,7 +29,7 @@ pub use table::{PROBES, STAGES, Stage, detail_of};
 
 use crate::drops::Names;
 use crate::filter::Filter;
-use crate::kernel::{Drain, Kernel, Mapped, Meter, Probe};
+use crate::kernel::{Kernel, Mapped, Meter, Probe};
 use crate::layout::Layout;
 use crate::{Grouping, Instrument, InstrumentError};
 use collector::Collector;
@@ -42,7 +42,7 @@ use nearpath_model::{
     Cost, Detail, Measurement, NotObservable, Slow, StageDrop, StageListing, Topology,
 };
 use path::PathTerms;
-use patience::Patience;
+use pause::{InFlight, Observed};
 use reading::Reading;
 use stamps::{Candidates, Stamps};
 use std::num::NonZeroU32;
@@ -123,39 +123,6 @@ struct Session {
     observed: Observed,
 }
 
-/// How long packets were observed.
-#[derive(Default)]
-struct Observed {
-    before: Duration,
-    /// Start of the current observation; `None` while paused.
-    since: Option<Instant>,
-    /// Packets whose end had not been seen by then.
-    abandoned: u64,
-    /// Packets that had started by then.
-    started: u64,
-    patience: Patience,
-    /// Number of pauses.
-    pauses: u64,
-}
-
-/// A wait for many packets in flight.
-struct LongWait {
-    awaited: u64,
-    /// Time since the pause began.
-    after: Duration,
-    drain: Option<Drain>,
-}
-
-impl Observed {
-    fn time(&self) -> Duration {
-        self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-}
-
-/// One in so many packets in flight is many.
-const MANY_IN: u64 = 20;
-/// Wait between two looks at the packets in flight.
-const LONGEST_LOOK: Duration = Duration::from_millis(50);
 /// Summing up all spans takes milliseconds on a host with many CPUs: which packets are slow is computed no more often.
 const BETWEEN_THRESHOLDS: Duration = Duration::from_millis(500);
 
@@ -378,37 +345,11 @@ impl Instrument for Stages {
         observed.before = observed.time();
         observed.since = None;
         observed.pauses += 1;
-        let in_slice = started.saturating_sub(observed.started);
-        let began = Instant::now();
-        let mut wait = Duration::from_millis(1);
-        let mut long: Option<LongWait> = None;
-        let left = loop {
-            let packets = reading::packets(&session.counters);
-            let in_flight = packets.abandoned.saturating_sub(observed.abandoned);
-            let are_many = in_flight.saturating_mul(MANY_IN) > in_slice;
-            let could_wait = longest > patience && began.elapsed() >= patience && are_many;
-            if could_wait && long.is_none() && observed.patience.allows() {
-                let drain = session.meter.begin_drain(session.loaded.skeleton.object());
-                long = Some(LongWait { awaited: in_flight, after: began.elapsed(), drain });
-            }
-            let end = if long.is_some() && are_many { longest } else { patience };
-            let left = end.saturating_sub(began.elapsed());
-            if in_flight == 0 || left.is_zero() || !should_continue(wait.min(left)) {
-                observed.abandoned = packets.abandoned;
-                break in_flight;
-            }
-            wait = (wait * 2).min(LONGEST_LOOK);
-        };
-        observed.started = started;
-        match long {
-            None => session.meter.pause(began.elapsed()),
-            Some(LongWait { awaited, after, drain }) => {
-                observed.patience.waited(awaited, left);
-                session.meter.pause(after);
-                let object = session.loaded.skeleton.object();
-                session.meter.end_drain(object, drain, began.elapsed().saturating_sub(after));
-            }
-        }
+        let counters = &session.counters;
+        let in_flight = || reading::packets(counters).abandoned;
+        let object = session.loaded.skeleton.object();
+        let drain = InFlight { started, patience, longest, abandoned: &in_flight };
+        observed.wait_for(&drain, &mut session.meter, object, should_continue);
         session.loaded.attached.detach_tracepoints();
     }
 

@@ -6,7 +6,8 @@ use nearpath_host::{SocketMemory, TcpInfo, TcpSocket};
 use nearpath_model::tcp::{TcpLimit, TcpState};
 use proptest::prelude::*;
 
-fn socket() -> TcpSocket {
+/// One of an established connection, of which nothing else is known.
+pub(super) fn socket() -> TcpSocket {
     let end = std::net::SocketAddr::from(([127, 0, 0, 1], 80));
     TcpSocket {
         v6: false,

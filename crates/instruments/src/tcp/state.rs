@@ -395,28 +395,17 @@ pub(super) fn thread_time() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limit_tests;
     use super::*;
     use nearpath_host::TcpInfo;
 
     fn socket(state: TcpState, port: u16, received: Option<u64>) -> TcpSocket {
         let info = |bytes| TcpInfo { bytes_received: bytes, ..TcpInfo::default() };
         TcpSocket {
-            v6: false,
             state,
-            timer: 0,
-            local: ([10, 0, 0, 1], 80).into(),
             remote: ([10, 0, 0, 2], port).into(),
-            interface: 0,
-            cookie: None,
-            inode: 0,
-            uid: 0,
-            receive_queue: 0,
-            send_queue: 0,
-            memory: None,
-            congestion: None,
-            ulp: None,
-            cgroup: None,
             info: received.map(info),
+            ..limit_tests::socket()
         }
     }
 
