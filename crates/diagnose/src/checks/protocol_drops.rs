@@ -1,7 +1,7 @@
 //! Packets that IP and UDP dropped for want of a listener, a route or memory, or for a wrong checksum.
 //!
 //! Input: the counters of IP and UDP over the interval, which are those of nearpath's network namespace. Output: at most one
-//! finding for each cause, unless enough packets that were followed were dropped for it: `packet_drops` knows their device.
+//! finding for each cause, unless enough packets that were followed were dropped for it: `packet_drops` reports their device.
 //! Without packets that are followed (no root, an old kernel, a limit that leaves few), the counters are what there is. Full
 //! receive buffers and queues of listeners are of `socket_buffers` and `listen_overflows`.
 //!
