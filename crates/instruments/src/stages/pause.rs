@@ -2,9 +2,10 @@
 
 use crate::kernel::{Drain, Meter};
 use libbpf_rs::Object;
+use nearpath_model::Packets;
 use std::time::{Duration, Instant};
 
-/// One in so many packets in flight is many.
+/// One in so many packets in flight is many, of those that were not dropped: of a reader that is far too slow, most are.
 const MANY_IN: u64 = 20;
 /// Wait between two looks at the packets in flight.
 const LONGEST_LOOK: Duration = Duration::from_millis(50);
@@ -19,6 +20,7 @@ pub(super) struct Observed {
     /// Packets whose end had not been seen by the last pause, of those that had started.
     abandoned: u64,
     started: u64,
+    dropped: u64,
     patience: Patience,
 }
 
@@ -29,8 +31,8 @@ pub(super) struct InFlight<'a> {
     /// How long to wait for a few, and for many.
     pub patience: Duration,
     pub longest: Duration,
-    /// How many have started and not ended, in all.
-    pub abandoned: &'a dyn Fn() -> u64,
+    /// The counts of packets now.
+    pub now: &'a dyn Fn() -> Packets,
 }
 
 /// A wait for many packets in flight.
@@ -56,15 +58,16 @@ impl Observed {
         object: &Object,
         should_continue: &dyn Fn(Duration) -> bool,
     ) {
-        let InFlight { started, patience, longest, abandoned } = *packets;
+        let InFlight { started, patience, longest, now } = *packets;
         let in_slice = started.saturating_sub(self.started);
         let began = Instant::now();
         let mut wait = Duration::from_millis(1);
         let mut long: Option<LongWait> = None;
         let left = loop {
-            let now = abandoned();
-            let in_flight = now.saturating_sub(self.abandoned);
-            let are_many = in_flight.saturating_mul(MANY_IN) > in_slice;
+            let now = now();
+            let in_flight = now.abandoned.saturating_sub(self.abandoned);
+            let dropped = now.dropped.saturating_sub(self.dropped);
+            let are_many = in_flight.saturating_mul(MANY_IN) > in_slice.saturating_sub(dropped);
             let could_wait = longest > patience && began.elapsed() >= patience && are_many;
             if could_wait && long.is_none() && self.patience.allows() {
                 let drain = meter.begin_drain(object);
@@ -73,7 +76,7 @@ impl Observed {
             let end = if long.is_some() && are_many { longest } else { patience };
             let left = end.saturating_sub(began.elapsed());
             if in_flight == 0 || left.is_zero() || !should_continue(wait.min(left)) {
-                self.abandoned = now;
+                (self.abandoned, self.dropped) = (now.abandoned, now.dropped);
                 break in_flight;
             }
             wait = (wait * 2).min(LONGEST_LOOK);
