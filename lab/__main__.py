@@ -1,9 +1,10 @@
 """The command line of the lab: `python3 -m lab --help`."""
 
 import argparse
+import functools
 import sys
 
-from . import bench, cache, distribution, images, kernels, overhead, prometheus, promtool, requirements, shell
+from . import bench, cache, distribution, images, kernels, overhead, prometheus, promtool, readers, requirements, shell
 from .distribution import Unavailable
 from .payload import nearpath_payload
 
@@ -27,6 +28,11 @@ def main() -> int:
     commands.add_parser("promtool", help="print the path of Prometheus' promtool; download it if it is missing")
     for program in prometheus.PACKAGES:
         commands.add_parser(program, help=f"print the path of {program}; download it if it is missing")
+    reading = commands.add_parser(
+        "readers",
+        help="print the path of a Python that reads recordings with DuckDB and others; install it if it is missing",
+    )
+    reading.add_argument("--spark", action="store_true", help="with Spark, which needs a Java runtime")
     commands.add_parser("clean", help="remove the cache")
 
     options = parser.parse_args()
@@ -34,11 +40,14 @@ def main() -> int:
         if options.command == "clean":
             cache.clean()
             return 0
-        if options.command == "promtool":
-            print(promtool.path())
-            return 0
-        if options.command in prometheus.PACKAGES:
-            print(prometheus.path(options.command))
+        # Programs that are downloaded, whose path is printed.
+        downloads = {
+            "promtool": promtool.path,
+            **{program: functools.partial(prometheus.path, program) for program in prometheus.PACKAGES},
+            "readers": lambda: readers.python(options.spark),
+        }
+        if options.command in downloads:
+            print(downloads[options.command]())
             return 0
         requirements.check()
         if options.command == "build":

@@ -1,7 +1,8 @@
 //! `nearpath record` on this kernel: what is there after kill -9 at any moment, and what other programs read.
 //!
 //! The judge of counts is the sender of the packets; that of files are pyarrow and DuckDB, with the queries of
-//! docs/recordings.md. Their Python is `NEARPATH_PYTHON`, or `python3`.
+//! docs/recordings.md. Their Python is `NEARPATH_PYTHON`, or `python3`
+//! (`scripts/lab readers` installs one that has them).
 
 use nearpath_monitor::recording::{Recorded, Recording, TABLES, Table};
 use nearpath_testing::{Running, begin, require_bpf, skip};
@@ -199,6 +200,13 @@ fn other_programs_read_the_same() {
         }
     }
     assert_eq!(read["queries"].as_u64(), Some(6), "{read}");
+    let readers: Vec<_> =
+        read["readers"].as_array().unwrap().iter().filter_map(|name| name.as_str()).collect();
+    for reader in ["ClickHouse", "Spark"] {
+        if !readers.contains(&reader) {
+            skip(&format!("recordings were not read with {reader}: it is not installed"));
+        }
+    }
     report_of(&folder);
 }
 
