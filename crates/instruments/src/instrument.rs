@@ -74,6 +74,10 @@ pub trait Instrument {
         Duration::ZERO
     }
 
+    /// What it has cost this process besides its programs since the start: the CPU time for attaching, detaching and
+    /// reading within an overhead limit.
+    fn charge(&mut self, _own: Duration) {}
+
     /// Measures until `duration` has passed or `should_continue` returns false, with a cost window of a fifth
     /// of the observed part of each interval (at most 200ms); `each` receives the result so far after each
     /// interval.

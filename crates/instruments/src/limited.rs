@@ -66,7 +66,9 @@ pub fn measure<I: Instrument + ?Sized>(
             window = None;
             next_window = now + BETWEEN_WINDOWS;
         }
-        governor.account(now, instrument.spent() + (own_time().saturating_sub(own)));
+        let own = own_time().saturating_sub(own);
+        instrument.charge(own);
+        governor.account(now, instrument.spent() + own);
         if observes && governor.is_over() {
             instrument.end_cost_window();
             window = None;

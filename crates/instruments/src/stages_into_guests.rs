@@ -121,6 +121,10 @@ impl Instrument for StagesIntoGuests<'_> {
         self.stages.limit()
     }
 
+    fn charge(&mut self, own: Duration) {
+        self.stages.charge(own);
+    }
+
     fn spent(&mut self) -> Duration {
         let stages = self.stages.spent();
         stages + self.observing().map_or(Duration::ZERO, Instrument::spent)

@@ -253,7 +253,8 @@ pub struct Cost {
     /// Nanoseconds to call a program, not included above; `None` if not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch_ns: Option<f64>,
-    /// CPU time of all programs over the whole time, including the calls; 100 is one whole CPU.
+    /// CPU time of all programs over the whole time, including the calls, and within an overhead limit also nearpath's
+    /// own for attaching, detaching and reading; 100 is one whole CPU.
     pub cpu_percent: f64,
 }
 

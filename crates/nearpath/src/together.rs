@@ -174,6 +174,10 @@ impl Instrument for Together<'_> {
         self.stages.instrument.as_ref().filter(|_| self.stages.runs())?.limit()
     }
 
+    fn charge(&mut self, own: Duration) {
+        self.stages.with(|stages| stages.charge(own));
+    }
+
     fn spent(&mut self) -> Duration {
         let mut spent = Duration::ZERO;
         self.stages.with(|stages| spent = stages.spent());

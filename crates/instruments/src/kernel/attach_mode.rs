@@ -2,6 +2,7 @@
 
 use super::percpu::{self, SoftirqWords};
 use super::probe::{At, Point, Probe};
+use super::refusal;
 use crate::InstrumentError;
 use libbpf_rs::btf::types::{FuncProto, Typedef};
 use libbpf_rs::btf::{Btf, BtfKind, BtfType, TypeId};
@@ -107,9 +108,7 @@ impl Kernel {
             )));
         }
         // libbpf would otherwise print its own message as well.
-        let printer = libbpf_rs::set_print(None);
-        let btf = Btf::from_path(path);
-        libbpf_rs::set_print(printer);
+        let btf = refusal::listening(|| Btf::from_path(path));
         let btf = btf.map_err(|error| {
             let why = why_no_btf(path, &error);
             InstrumentError::Unsupported(format!("{}: {why}", path.display()))

@@ -3,33 +3,46 @@
 use crate::InstrumentError;
 use libbpf_rs::PrintLevel;
 use nearpath_host::Root;
-use std::sync::Mutex;
+use std::cell::{Cell, RefCell};
+use std::sync::Once;
 
 /// Path of the lockdown state (security/lockdown/lockdown.c).
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 
-/// libbpf's last warning while loading.
-static LAST_WORDS: Mutex<String> = Mutex::new(String::new());
+// libbpf has one printer for the process, and the monitor's instruments are loaded by several threads.
+thread_local! {
+    /// Whether warnings of this thread are kept.
+    static LISTENS: Cell<bool> = const { Cell::new(false) };
+    /// libbpf's last warning while this thread was loading.
+    static LAST_WORDS: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
 /// Runs `load` and captures libbpf's warnings, which would otherwise go to standard error.
 pub fn listening<T>(load: impl FnOnce() -> T) -> T {
-    if let Ok(mut last) = LAST_WORDS.lock() {
-        last.clear();
-    }
-    let printer = libbpf_rs::set_print(Some((PrintLevel::Warn, remember)));
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        libbpf_rs::set_print(Some((PrintLevel::Warn, keep)));
+    });
+    LAST_WORDS.take();
+    let listened = LISTENS.replace(true);
     let result = load();
-    libbpf_rs::set_print(printer);
+    LISTENS.set(listened);
     result
 }
 
-/// Stores a warning. The verifier's message takes precedence over libbpf's.
-fn remember(_level: PrintLevel, message: String) {
-    let Ok(mut last) = LAST_WORDS.lock() else { return };
-    if let Some(line) = verdict_of_verifier(&message) {
-        *last = format!("the verifier says: {line}");
-    } else if !last.starts_with("the verifier") && !message.trim().is_empty() {
-        message.trim().clone_into(&mut last);
+/// Stores a warning of a thread that listens; the errors of others are reported by their callers. libbpf calls it in
+/// the thread that it warns.
+fn keep(_level: PrintLevel, message: String) {
+    if !LISTENS.get() {
+        return;
     }
+    LAST_WORDS.with_borrow_mut(|last| {
+        if let Some(line) = verdict_of_verifier(&message) {
+            *last = format!("the verifier says: {line}");
+        } else if !last.starts_with("the verifier") && !message.trim().is_empty() {
+            message.trim().clone_into(last);
+        }
+    });
 }
 
 /// The last line of a verifier log that is not statistics.
@@ -43,7 +56,7 @@ fn verdict_of_verifier(message: &str) -> Option<&str> {
 
 /// A failed step as one line.
 pub fn refused(step: &str, error: &libbpf_rs::Error) -> InstrumentError {
-    let said = LAST_WORDS.lock().map(|last| last.clone()).unwrap_or_default();
+    let said = LAST_WORDS.with_borrow(String::clone);
     let denied = error.kind() == libbpf_rs::ErrorKind::PermissionDenied;
     // The verifier also refuses with EACCES, but that concerns the program.
     if denied && !said.starts_with("the verifier") {
@@ -63,6 +76,27 @@ pub fn refused(step: &str, error: &libbpf_rs::Error) -> InstrumentError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_thread_hears_its_own_warnings() {
+        let denied = std::io::Error::from_raw_os_error(libc::EINVAL).into();
+        let barrier = std::sync::Barrier::new(2);
+        let heard = |words: &str| {
+            let refused = listening(|| {
+                barrier.wait();
+                keep(PrintLevel::Warn, words.to_owned());
+                barrier.wait();
+                refused("loading", &denied)
+            });
+            barrier.wait();
+            refused.to_string()
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| heard("libbpf: one"));
+            assert!(heard("libbpf: another").ends_with("another"));
+            assert!(other.join().unwrap().ends_with("one"));
+        });
+    }
 
     #[test]
     fn the_last_line_of_the_verifier_is_reported() {

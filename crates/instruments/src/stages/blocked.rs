@@ -154,7 +154,8 @@ const FROZEN: u32 = 0x8000;
 #[derive(Debug)]
 pub struct Stacks {
     map: MapHandle,
-    symbols: Option<Symbols>,
+    /// Read before packets are observed: it takes more CPU time than an overhead limit allows in a second.
+    symbols: Symbols,
     known: BTreeMap<i32, Option<String>>,
 }
 
@@ -166,7 +167,8 @@ impl Stacks {
     pub fn new(map: &Map<'_>) -> Result<Self, InstrumentError> {
         let map = MapHandle::try_from(map);
         let map = map.map_err(|e| refused("reading the stacks of readers", &e))?;
-        Ok(Self { map, symbols: None, known: BTreeMap::new() })
+        let symbols = Symbols::read(&nearpath_host::Root::live());
+        Ok(Self { map, symbols, known: BTreeMap::new() })
     }
 
     /// Sets the names of what a reader was blocked on.
@@ -205,11 +207,9 @@ impl Stacks {
     fn look_up(&mut self, stack: i32) -> Option<String> {
         let key = u32::try_from(stack).ok()?.to_ne_bytes();
         let frames = self.map.lookup(&key, MapFlags::ANY).ok()??;
-        let symbols =
-            self.symbols.get_or_insert_with(|| Symbols::read(&nearpath_host::Root::live()));
         let addresses = frames.chunks_exact(8).filter_map(|word| word.try_into().ok());
         let addresses = addresses.map(u64::from_ne_bytes).take_while(|&address| address != 0);
-        let names: Vec<&str> = addresses.filter_map(|address| symbols.name(address)).collect();
+        let names: Vec<&str> = addresses.filter_map(|address| self.symbols.name(address)).collect();
         cause(&names)
     }
 }

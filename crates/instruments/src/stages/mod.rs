@@ -112,6 +112,8 @@ struct Session {
     slow_spans: Mapped,
     /// How many slow packets of each span were allowed to be sent.
     granted: Vec<u64>,
+    /// CPU time of this process for it, within an overhead limit.
+    own: Duration,
     /// When that was last computed.
     followed: Option<Instant>,
     collector: Option<Collector>,
@@ -284,6 +286,7 @@ impl Stages {
             places,
             slow_spans,
             granted: Vec::new(),
+            own: Duration::ZERO,
             followed: None,
             collector,
             meter,
@@ -374,6 +377,12 @@ impl Instrument for Stages {
         let Some(session) = &mut self.session else { return Duration::ZERO };
         let started = session.packets_started();
         session.meter.spent(started)
+    }
+
+    fn charge(&mut self, own: Duration) {
+        if let Some(session) = &mut self.session {
+            session.own = own;
+        }
     }
 
     fn begin_cost_window(&mut self) {
@@ -474,7 +483,10 @@ impl Stages {
             cost: cost.map(|cost| Cost {
                 cpu_percent: match self.limit() {
                     // Slices have different loads, and their windows different lengths.
-                    Some(_) => 100.0 * session.meter.spent_before().as_secs_f64() / elapsed,
+                    Some(_) => {
+                        let spent = session.meter.spent_before() + session.own;
+                        100.0 * spent.as_secs_f64() / elapsed
+                    }
                     None => part * cost.cpu_percent,
                 },
                 ..cost

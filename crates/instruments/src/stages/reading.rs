@@ -53,7 +53,7 @@ pub fn prepare(span_of: &Mapped, histograms: &Mapped, path_histograms: &Mapped) 
     for pair in 0..span_of.len() {
         span_of.set(pair, NO_SPAN);
     }
-    for (from, to) in spans() {
+    for &(from, to) in spans() {
         span_of.set(from * STAGES_MAX + to, 0);
     }
     for histograms in [histograms, path_histograms] {
@@ -126,7 +126,7 @@ impl Reading<'_> {
         let seconds = observed.as_secs_f64();
         // Of a span that no packet has passed yet, all that are late.
         let mut limits = [(LATE_NS as u64, 0.0); SPANS_MAX];
-        for (from, to) in spans() {
+        for &(from, to) in spans() {
             let Some(number) = self.number_of((from, to)) else { continue };
             let (samples, _) = self.samples(number);
             if let Some(limit) = limits.get_mut(number - 1) {
@@ -149,7 +149,7 @@ impl Reading<'_> {
     /// All spans with a sample, in the order of the path, with their samples: groups are computed from the same
     /// moment.
     pub fn spans(&self) -> Vec<(SpanOfWhole, Span)> {
-        spans().into_iter().filter_map(|pair| self.span(pair)).collect()
+        spans().iter().filter_map(|&pair| self.span(pair)).collect()
     }
 
     /// The number of the span between two stages, from 1, if packets have passed it.

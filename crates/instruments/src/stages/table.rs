@@ -9,6 +9,7 @@ use crate::kernel::{
     returns,
 };
 use nearpath_model::{Detail, Direction};
+use std::sync::LazyLock;
 
 /// A named point of the packet path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,7 +191,12 @@ pub fn stage(number: usize) -> Option<&'static Stage> {
 /// A packet may pass stages again (a bridge, a bond, a stacked virtual device), so a later stage may also come
 /// before an earlier one. Only the end of a path has no successor, and only the NIC's timestamp comes before
 /// the interrupt, and nothing before it.
-pub fn spans() -> Vec<(usize, usize)> {
+pub fn spans() -> &'static [(usize, usize)] {
+    static SPANS: LazyLock<Vec<(usize, usize)>> = LazyLock::new(pairs_of_stages);
+    &SPANS
+}
+
+fn pairs_of_stages() -> Vec<(usize, usize)> {
     let numbers = || 1..=STAGES.len();
     let mut pairs = Vec::new();
     for from in numbers() {
@@ -275,7 +281,7 @@ mod tests {
 
     #[test]
     fn spans_stay_within_a_direction() {
-        for (from, to) in spans() {
+        for &(from, to) in spans() {
             let (from, to) = (stage(from).unwrap(), stage(to).unwrap());
             assert_eq!(from.direction, to.direction);
             assert!(!from.last);

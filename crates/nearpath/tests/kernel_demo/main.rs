@@ -63,8 +63,13 @@ fn real_packets_take_a_misplaced_path() {
 const ENOUGH: u64 = 20_000;
 
 fn diagnosed(duration: &str) -> Diagnosis {
-    let output =
-        Command::new(NEARPATH).args(["demo", "--json", "--for", duration]).output().unwrap();
+    // All packets: percentiles of each span are asked for.
+    let all = ["--max-overhead", "none"];
+    let output = Command::new(NEARPATH)
+        .args(["demo", "--json", "--for", duration])
+        .args(all)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     serde_json::from_slice(&output.stdout).unwrap()

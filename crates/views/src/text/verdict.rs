@@ -28,6 +28,10 @@ const NOTES: usize = 3;
 const PATHS: usize = 2;
 /// Cells of a bar.
 const BAR: usize = 10;
+/// Between two facts on a line.
+const BETWEEN: &str = " · ";
+/// Share of a measurement that counts as the whole of it.
+const MOST_OF_IT: f64 = 0.99;
 
 /// The verdict in at most so many lines; `-v` and `-vv` have the rest. `next` is the command to go on with where there is
 /// something to fix.
@@ -276,7 +280,8 @@ fn bar(share: f64) -> String {
     format!("{}{part}{}", "█".repeat(full), "·".repeat(BAR.saturating_sub(used)))
 }
 
-/// `packets 537k, 99.9% followed · overhead 1.90% of one CPU`.
+/// `packets 20.5k in 378ms of 10.0s, 99.9% followed · overhead 1.30% of one CPU`; the overhead is on a line of its own if
+/// they do not fit on one.
 fn packets(measured: &Measurement) -> String {
     let Packets { started, completed, dropped, .. } = measured.packets;
     let followed = match started {
@@ -286,8 +291,15 @@ fn packets(measured: &Measurement) -> String {
             format!(", {} followed", percent(ended as f64 / started as f64))
         }
     };
+    // With an overhead limit packets are observed in slices: what was not looked at is said.
+    let observed = measured
+        .observed_s
+        .filter(|observed| *observed < MOST_OF_IT * measured.duration_s)
+        .map_or_else(String::new, |observed| {
+            format!(" in {} of {}", seconds(observed), seconds(measured.duration_s))
+        });
     let cost = measured.cost.map_or_else(String::new, |cost| {
-        format!(" · overhead {} of one CPU", percentage(cost.cpu_percent))
+        format!("overhead {} of one CPU", percentage(cost.cpu_percent))
     });
     let lost = match dropped {
         0 => String::new(),
@@ -297,7 +309,13 @@ fn packets(measured: &Measurement) -> String {
             format!(", {} dropped{}", short(dropped), why.unwrap_or_default())
         }
     };
-    format!("packets {}{followed}{lost}{cost}", short(started))
+    let packets = format!("packets {}{observed}{followed}{lost}", short(started));
+    let packets = elided(&packets, COLUMNS);
+    match packets.chars().count() + BETWEEN.chars().count() + cost.chars().count() {
+        _ if cost.is_empty() => packets,
+        width if width <= COLUMNS => format!("{packets}{BETWEEN}{cost}"),
+        _ => format!("{packets}\n{cost}"),
+    }
 }
 
 /// `receive, end to end: p50 12.1µs, p99 180µs, max 12.6ms`.
@@ -316,7 +334,9 @@ fn end_to_end(path: &PathLatency) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::{NotChecked, ProposedChange, QueueFile, QueueId, SettingFile};
+    use nearpath_model::{
+        Cost, NotChecked, ProposedChange, QueueFile, QueueId, SettingFile, StageDrop,
+    };
 
     #[test]
     fn a_bar_has_ten_cells() {
@@ -333,6 +353,33 @@ mod tests {
                      "nodes": 1, "llcs": 1, "nics": []},
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn what_was_not_looked_at_is_said_and_a_long_line_is_two() {
+        let mut measured = Measurement {
+            duration_s: 10.0,
+            observed_s: Some(0.378),
+            packets: Packets { started: 20_500, completed: 20_500, ..Packets::default() },
+            ..Measurement::default()
+        };
+        assert_eq!(packets(&measured), "packets 20.5k in 378ms of 10.0s, 100% followed");
+        measured.cost = Some(Cost { cpu_percent: 1.3, ..Cost::default() });
+        let both = "packets 20.5k in 378ms of 10.0s, 100% followed · overhead 1.3% of one CPU";
+        assert_eq!(packets(&measured), both);
+        measured.observed_s = Some(9.95);
+        assert!(packets(&measured).starts_with("packets 20.5k, 100% followed"));
+        measured.observed_s = Some(0.378);
+        measured.packets = Packets { completed: 10_000, dropped: 10_400, ..measured.packets };
+        let drop: StageDrop = serde_json::from_value(serde_json::json!({
+            "direction": "rx", "after": "udp", "reason": null, "meaning": "m".repeat(40),
+            "function": "f", "device": null, "netns": null, "packets": 1,
+        }))
+        .unwrap();
+        measured.drops.push(drop);
+        let text = packets(&measured);
+        assert!(text.lines().all(|line| line.chars().count() <= COLUMNS), "{text}");
+        assert!(text.ends_with("\noverhead 1.3% of one CPU"), "{text}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use clap::Args;
 use nearpath_diagnose::diagnose;
 use nearpath_host::{NetnsRef, Root, Wanted, in_netns};
 use nearpath_instruments::Filter;
-use nearpath_instruments::stages::{Options, Stages};
+use nearpath_instruments::stages::Stages;
 use nearpath_model::units::{bytes, digits, short};
 use nearpath_model::{Detail, Diagnosis, Host};
 use nearpath_trial::load::{LoadKind, LoadReport};
@@ -55,9 +55,7 @@ fn observe(demo: &Demo, timing: &Timing, interrupt: &Interrupt) -> anyhow::Resul
     // Other activity on the host does not belong to the facts of this namespace.
     let netns = u32::try_from(demo.server_netns_inode()).context("the namespace's inode")?;
     let filter = Filter { netns: Some(netns), ..Filter::default() };
-    // The load is the demonstration's own, so no overhead limit is needed.
-    let options = Options { limit: None, ..timing.options(filter, Detail::Full) };
-    let mut stages = Stages::new(&before.topology, options);
+    let mut stages = Stages::new(&before.topology, timing.options(filter, Detail::Full));
     let measured = timing.measure(&mut stages, interrupt);
     if let Err(error) = &measured {
         say(&format!("{error:#}; using kernel counters only"));
