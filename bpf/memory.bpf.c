@@ -68,14 +68,6 @@ const volatile bool has_folio_split;
 /* Reasons for which a thread moves pages of its own process. */
 const volatile u32 own_reasons;
 
-/* Argument n of a tracepoint: the compiler would compute an address from ctx, which the verifier rejects. */
-#define ARGUMENT(ctx, n)                                                                 \
-	({                                                                                   \
-		u64 value;                                                                       \
-		asm volatile("%0 = *(u64 *)(%1 + %2)" : "=r"(value) : "r"(ctx), "i"((n) * 8));   \
-		value;                                                                           \
-	})
-
 static __always_inline u32 current_process(void)
 {
 	return process_in_namespace((struct task_struct *)bpf_get_current_task());

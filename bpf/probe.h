@@ -28,6 +28,14 @@ static __always_inline u64 address_of(u64 pointer)
 	return pointer;
 }
 
+/* Argument n of a tracepoint: the compiler would compute an address from ctx, which the verifier rejects. */
+#define ARGUMENT(ctx, n)                                                                 \
+	({                                                                                   \
+		u64 value;                                                                       \
+		asm volatile("%0 = *(u64 *)(%1 + %2)" : "=r"(value) : "r"(ctx), "i"((n) * 8));   \
+		value;                                                                           \
+	})
+
 /*
  * False only to measure the cost of attaching itself: the verifier then removes every body, which leaves empty
  * programs.

@@ -427,6 +427,17 @@ struct pid {
 	struct upid numbers[1];
 };
 
+struct damon_addr_range {
+	unsigned long start;
+	unsigned long end;
+};
+
+struct damon_region {
+	struct damon_addr_range ar;
+	unsigned int nr_accesses;
+	unsigned int age;
+};
+
 struct css_set {
 	struct cgroup_subsys_state *subsys[1];
 	struct cgroup *dfl_cgrp;

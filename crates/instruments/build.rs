@@ -9,6 +9,7 @@ fn main() {
     stage_table::write();
     skeletons::build(&[
         "accepts",
+        "damon",
         "drops",
         "histogram",
         "irqs",

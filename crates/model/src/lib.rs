@@ -5,6 +5,7 @@
 //! a CPU set as a list) are here, too; those that need the machine are in the crates that use them.
 
 pub mod accepts;
+mod accesses;
 mod change;
 mod cpuset;
 mod detail;
@@ -41,6 +42,7 @@ pub mod vm;
 mod worker_interval;
 mod workers;
 
+pub use accesses::{AccessEstimates, AccessTarget, AccessedBytes, Kdamond};
 pub use change::*;
 pub use cpuset::{CpuSet, MAX_CPUS, ParseCpuSetError};
 pub use detail::{Detail, StageListing};

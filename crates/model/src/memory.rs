@@ -3,7 +3,7 @@
 //! A node with memory and without CPUs (CXL, persistent memory) is nobody's own: memory on it is counted by itself
 //! ([`ProcessPlacement::cpuless_bytes`]), neither as local nor as remote.
 
-use crate::{EventCost, LoadSamples, NodeId, Topology};
+use crate::{AccessEstimates, EventCost, LoadSamples, NodeId, Topology};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -39,6 +39,9 @@ pub struct MemoryMeasurement {
     /// Loads that the PMU sampled in the interval; `None` without such a PMU, and of a still picture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loads: Option<LoadSamples>,
+    /// How much memory was accessed, as DAMON estimates it; `None` where it is not running, and of a still picture.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accesses: Option<AccessEstimates>,
     /// Kernel memory of sockets, for which the kernel reports no nodes.
     pub sockets: SocketsMemory,
     /// What is not available, with the reason.

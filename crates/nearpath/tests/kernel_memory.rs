@@ -1,5 +1,6 @@
 //! `nearpath show memory` and `measure memory` on this kernel: the bytes of this process, which maps memory of each kind,
-//! against move_pages(2) and numastat(8); pages moved, against the kernel's own count; and the time that reading takes.
+//! against move_pages(2) and numastat(8); pages moved, against the kernel's own count; DAMON's estimates, against its
+//! regions and memory that is touched; and the time that reading takes.
 
 #![allow(clippy::print_stdout, reason = "the figures are worth reading")]
 
@@ -246,6 +247,81 @@ fn pages_moved_are_as_many_as_the_kernel_counts() {
         }
         Err(format!("{own} of {moved}, {failed} failed; {counted:?}: {:?}", m.moves))
     });
+}
+
+/// A kdamond of DAMON's sysfs that monitors physical memory: its number, aggregation interval and bytes.
+fn running_damon() -> Option<(u32, Duration, u64)> {
+    let number = |path: String| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    for at in 0..8 {
+        let folder = format!("/sys/kernel/mm/damon/admin/kdamonds/{at}");
+        let context = format!("{folder}/contexts/0");
+        let is = |file: String, wanted: &str| {
+            std::fs::read_to_string(file).is_ok_and(|text| text.trim() == wanted)
+        };
+        if is(format!("{folder}/state"), "on") && is(format!("{context}/operations"), "paddr") {
+            let interval = number(format!("{context}/monitoring_attrs/intervals/aggr_us"))?;
+            let regions = format!("{context}/targets/0/regions");
+            let size = |region| {
+                let end = number(format!("{regions}/{region}/end"))?;
+                Some(end - number(format!("{regions}/{region}/start"))?)
+            };
+            let bytes =
+                (0..number(format!("{regions}/nr_regions"))?).map(size).sum::<Option<_>>()?;
+            let pid = number(format!("{folder}/pid"))?.try_into().ok()?;
+            return Some((pid, Duration::from_micros(interval), bytes));
+        }
+    }
+    None
+}
+
+/// The judges are the regions that DAMON was given, and memory that is written to all the time.
+#[test]
+fn what_damon_finds_is_all_of_its_regions_and_what_is_touched() {
+    if !nearpath_testing::require_ci() || !nearpath_testing::require_bpf() {
+        return;
+    }
+    let Some((pid, interval, bytes)) = running_damon() else {
+        nearpath_testing::skip("DAMON does not run here");
+        return;
+    };
+    if interval > Duration::from_secs(10) {
+        nearpath_testing::skip("DAMON's aggregation interval is too long");
+        return;
+    }
+    const TOUCHED: usize = 512 * MIB;
+    let mapped =
+        Mapped::new(TOUCHED, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, None).expect("memory");
+    // The interval in which it began to be touched is not the last one.
+    let lasts = format!("{}ms", (3 * interval).as_millis() + 500);
+    let mut child = Command::new(NEARPATH)
+        .args(["measure", "memory", "--json", "--for", &lasts])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut text = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut json = String::new();
+        text.read_to_string(&mut json).map(|_| json)
+    });
+    while child.try_wait().unwrap().is_none() {
+        for at in (0..TOUCHED).step_by(PAGE) {
+            // SAFETY: within the mapping, which nobody else uses.
+            unsafe { mapped.start.add(at).write_volatile(2) };
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let measured: MemoryMeasurement =
+        serde_json::from_str(&reader.join().unwrap().unwrap()).unwrap();
+    let estimates = measured.accesses.expect("estimates");
+    let kdamond = estimates.kdamonds.iter().find(|kdamond| kdamond.pid == pid).unwrap();
+    let [target] = &*kdamond.targets else { panic!("{kdamond:?}") };
+    assert!(target.aggregations >= 2, "{target:?}");
+    assert_eq!(target.all.accessed_bytes + target.all.idle_bytes, bytes, "{target:?}");
+    assert_eq!(estimates.lost, 0);
+    // A check looks at one page of a region: not each region of the memory is found in each interval.
+    let accessed = target.all.accessed_bytes;
+    assert!(accessed >= TOUCHED as u64 / 2, "{accessed} of {TOUCHED} bytes: {target:?}");
 }
 
 #[test]

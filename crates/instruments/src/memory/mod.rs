@@ -1,13 +1,15 @@
 //! The instrument `memory`: where the memory of processes is, and in an interval where they ran, which pages were moved
 //! and why, and the faults that AutoNUMA took. The method is described in `docs/memory.md`.
 
-mod accesses;
+mod blocks;
+mod damon;
 mod load;
 pub mod loads;
 mod sampler;
 
 use crate::kernel::{Kernel, Meter};
 use crate::{Instrument, InstrumentError};
+use damon::Damon;
 use libbpf_rs::skel::Skel;
 use load::{Loaded, PROBES};
 use loads::Loads;
@@ -42,6 +44,8 @@ struct Session {
     programs: Result<(Meter, Loaded), InstrumentError>,
     /// Samples of the PMU, or why there are none.
     loads: Result<Loads, String>,
+    /// Estimates of DAMON, or why there are none.
+    damon: Result<Damon, String>,
     began: Instant,
 }
 
@@ -88,7 +92,13 @@ impl<'a> Memory<'a> {
             Ok(loads) => m.loads = Some(loads.read(self.root)),
             Err(reason) => missing_loads(&mut m, reason),
         }
-        m.not_available.push(accesses::damon_not_available(self.root));
+        match session.damon.as_ref().map_err(String::clone).and_then(|damon| damon.read(self.root))
+        {
+            Ok(estimates) => m.accesses = Some(estimates),
+            Err(reason) => {
+                m.not_available.push(NotAvailable { what: damon::WHAT.to_owned(), reason });
+            }
+        }
         m.finish();
         m
     }
@@ -139,7 +149,8 @@ impl Instrument for Memory<'_> {
         self.reader.begin(self.root);
         let sampler = Sampler::start(self.root, self.reader.topology(), self.reader.pids());
         let loads = Loads::start(self.root, &self.reader.topology().online);
-        self.session = Some(Session { sampler, programs, loads, began: Instant::now() });
+        let damon = Damon::start(self.root, self.options.btf_file.as_deref());
+        self.session = Some(Session { sampler, programs, loads, damon, began: Instant::now() });
         Ok(())
     }
 

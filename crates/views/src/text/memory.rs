@@ -60,6 +60,10 @@ pub fn memory(m: &MemoryMeasurement, verbose: bool) -> String {
         line!(out);
         out.push_str(&super::loads::loads(samples));
     }
+    if let Some(estimates) = &m.accesses {
+        line!(out);
+        out.push_str(&super::accesses::accesses(estimates));
+    }
     if verbose {
         line!(out);
         out.push_str(&counters(m));

@@ -3,6 +3,7 @@
 //! Each view is a function from plain data to a `String` that ends with a newline.
 
 mod accepts;
+mod accesses;
 mod bench_paths;
 mod commands;
 mod cpu_layout;

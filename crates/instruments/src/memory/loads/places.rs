@@ -6,13 +6,13 @@
 
 use super::elf;
 use crate::kernel::Symbols;
+use crate::memory::blocks::Blocks;
 use nearpath_host::Root;
 use nearpath_model::NodeId;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-const NODES: &str = "/sys/devices/system/node";
 /// Maximum number of processes whose mappings are kept.
 const PROCESSES: usize = 4096;
 /// Maximum number of mappings of a process.
@@ -26,8 +26,7 @@ const KERNEL: u64 = 1 << 63;
 #[derive(Debug)]
 pub struct Places<'a> {
     root: &'a Root,
-    block_bytes: Option<u64>,
-    blocks: BTreeMap<u64, NodeId>,
+    blocks: Blocks,
     processes: HashMap<u32, Vec<Region>>,
     kernel: Option<Symbols>,
     files: HashMap<String, Rc<elf::Functions>>,
@@ -45,28 +44,13 @@ struct Region {
 impl<'a> Places<'a> {
     /// Those of the host behind a root.
     pub fn new(root: &'a Root) -> Self {
-        let block = root.text("/sys/devices/system/memory/block_size_bytes").ok();
-        let block_bytes = block.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-        let mut blocks = BTreeMap::new();
-        for entry in root.list(NODES).unwrap_or_default() {
-            let Some(node) = entry.name.strip_prefix("node").and_then(|n| n.parse().ok()) else {
-                continue;
-            };
-            let folder = format!("{NODES}/{}", entry.name);
-            for block in root.list(&folder).unwrap_or_default() {
-                let number = block.name.strip_prefix("memory").and_then(|n| n.parse().ok());
-                number.and_then(|number| blocks.insert(number, NodeId(node)));
-            }
-        }
-        let block_bytes = block_bytes.filter(|bytes| *bytes > 0);
         let (processes, files) = (HashMap::new(), HashMap::new());
-        Self { root, block_bytes, blocks, processes, kernel: None, files }
+        Self { root, blocks: Blocks::read(root), processes, kernel: None, files }
     }
 
     /// The node of a physical address; `None` if it is unknown, as 0 is.
     pub fn node(&self, physical: u64) -> Option<NodeId> {
-        let block = physical.checked_div(self.block_bytes?)?;
-        self.blocks.get(&block).copied().filter(|_| physical != 0)
+        self.blocks.node(physical).filter(|_| physical != 0)
     }
 
     /// The name of a process.
