@@ -47,7 +47,7 @@ pub use pci::{is_pci_address, network_function, read_devices};
 pub use placement::{MemoryReader, MemorySelection, NoProcess, RanOn, unit_of_cgroup};
 pub use power::cpu_frequency;
 pub use processes::{cgroup_of, is_bound, is_own, pid_namespace, thread_cpus};
-pub use read::{Notes, Wanted, read, read_interfaces};
+pub use read::{Notes, Wanted, read, read_interfaces, read_traffic};
 pub use root::*;
 pub use sockets::{
     ConnectionOwner, SocketMemory, TcpDiag, TcpFilter, TcpInfo, TcpSocket, WorkedSocket,

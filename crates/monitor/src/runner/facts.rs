@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
     }
 
     fn facts(&mut self) -> Result<(), String> {
-        let host = self.host(&Wanted::default())?;
+        let host = nearpath_host::read_traffic(&self.root).map_err(|error| error.to_string())?;
         self.facts.add(&mut self.context.monitored.store(), &host);
         let now = self.context.monitored.now();
         self.context.monitored.record(|| self.fact_rows.add(&host, now));

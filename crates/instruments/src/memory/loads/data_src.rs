@@ -10,8 +10,8 @@
 use nearpath_model::LoadSource;
 
 // The operations, as bits.
-const LOAD: u64 = 0x02;
-const STORE: u64 = 0x04;
+pub const LOAD: u64 = 0x02;
+pub const STORE: u64 = 0x04;
 
 // The level, as bits from bit 5 on (`PERF_MEM_LVL_*`).
 const HIT: u64 = 0x02;
@@ -30,6 +30,25 @@ const HITM: u64 = 0x10;
 const PEER: u64 = 0x02;
 /// `PERF_MEM_HOPS_0`: another core of the same node. More hops are other nodes.
 const SAME_NODE: u64 = 1;
+
+/// `PERF_MEM_SNOOP_HITM` and `PERF_MEM_SNOOPX_PEER` in their places.
+pub const HITM_BITS: u64 = HITM << 19;
+pub const PEER_BITS: u64 = PEER << 38;
+
+/// A level as bits (`PERF_MEM_LVL_*`) in their place.
+pub const fn level_bits(level: u64) -> u64 {
+    level << 5
+}
+
+/// A level as a number (`PERF_MEM_LVLNUM_*`) in its place.
+pub const fn level_number(number: u64) -> u64 {
+    number << 33
+}
+
+/// `PERF_MEM_REMOTE_REMOTE` in its place.
+pub const fn remote_bit() -> u64 {
+    1 << 37
+}
 
 /// What the kernel says of a sampled access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

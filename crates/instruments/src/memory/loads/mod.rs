@@ -1,19 +1,26 @@
-//! Samples of loads, where the machine has a PMU for them: the event (`pmu`), the kernel's rings (`perf`), records
-//! (`record`, `data_src`), and sums (`sum`, `places`, `elf`). The method is described in `docs/memory.md`.
+//! Samples of loads, where the machine has a PMU for them: the event (`pmu`), the kernel's rings (`perf`) and areas (`aux`),
+//! records (`record`, `data_src`, `spe`), and sums (`sum`, `places`, `elf`). The method is described in `docs/memory.md`.
 
+mod aux;
 mod data_src;
 mod elf;
 mod perf;
 mod places;
 pub mod pmu;
 mod record;
+mod spe;
 mod sum;
 
+use aux::AuxAreas;
 use nearpath_host::Root;
 use nearpath_model::{CpuSet, LoadSamples};
 use perf::{Perf, Rate};
 use places::Places;
-use record::Record;
+use pmu::{Events, SpeEvent};
+use record::{COLLISION, Record, Sample, TRUNCATED};
+use spe::Codes;
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,6 +28,8 @@ use sum::Sums;
 
 /// Samples per second and CPU.
 const RATE: u64 = 1000;
+/// Operations between two samples of SPE: some 1,000 per second of a CPU that is busy.
+const OPERATIONS: u64 = 1 << 21;
 /// How often the rings are emptied: they hold samples of two seconds.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -49,8 +58,8 @@ impl Loads {
     /// The machine has no PMU for it, or the kernel refused; the reason.
     pub fn start(root: &Root, cpus: &CpuSet) -> Result<Self, String> {
         let events = pmu::events(root)?;
-        let pmu = events.first().map(|event| event.pmu.clone()).unwrap_or_default();
-        let perf = Perf::open(&events, cpus, Rate::Frequency(RATE))
+        let pmu = events.pmu().to_owned();
+        let sampler = Sampler::open(root, events, cpus)
             .map_err(|error| format!("the kernel does not sample with the PMU {pmu}: {error}"))?;
         let shared = Arc::new(Shared {
             sums: Mutex::new(Sums::new(&pmu)),
@@ -60,7 +69,7 @@ impl Loads {
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("nearpath-loads".to_owned())
-            .spawn(move || sample_until_stopped(&theirs, perf))
+            .spawn(move || sample_until_stopped(&theirs, sampler))
             .map_err(|error| error.to_string())?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -82,7 +91,7 @@ impl Drop for Loads {
     }
 }
 
-fn sample_until_stopped(shared: &Shared, mut perf: Perf) {
+fn sample_until_stopped(shared: &Shared, mut sampler: Sampler) {
     let root = Root::live();
     let mut places = Places::new(&root);
     let mut is_stopped = lock(&shared.is_stopped);
@@ -90,13 +99,72 @@ fn sample_until_stopped(shared: &Shared, mut perf: Perf) {
         let wait = shared.stopped.wait_timeout_while(is_stopped, PAUSE, |stopped| !*stopped);
         is_stopped = wait.unwrap_or_else(PoisonError::into_inner).0;
         let mut sums = lock(&shared.sums);
-        perf.take(|record| match record {
-            Record::Sample(sample) => sums.add(&sample, &mut places),
-            Record::Lost(count) => sums.lost(count),
-            Record::Throttled => sums.throttled(),
-            Record::Other => {}
-        });
+        sampler.take(&mut sums, &mut places);
     }
+}
+
+/// Where samples come from.
+enum Sampler {
+    /// Records of the kernel's.
+    Rings(Perf),
+    /// Records of the PMU's own, and the models of its CPUs.
+    Spe(Vec<(AuxAreas, BTreeMap<u32, Codes>)>),
+}
+
+impl Sampler {
+    fn open(root: &Root, events: Events, cpus: &CpuSet) -> io::Result<Self> {
+        match events {
+            Events::Sampled(events) => {
+                Perf::open(&events, cpus, Rate::Frequency(RATE)).map(Self::Rings)
+            }
+            Events::Spe(events) => {
+                let open = |SpeEvent { event, cpus: its, shortest }| {
+                    let its: CpuSet = cpus.iter().filter(|&cpu| its.contains(cpu)).collect();
+                    let areas = AuxAreas::open(&event, &its, OPERATIONS.max(shortest))?;
+                    let codes = its.iter().map(|cpu| (cpu.0, codes_of(root, cpu.0)));
+                    Ok((areas, codes.collect()))
+                };
+                events.into_iter().map(open).collect::<io::Result<_>>().map(Self::Spe)
+            }
+        }
+    }
+
+    fn take(&mut self, sums: &mut Sums, places: &mut Places<'_>) {
+        match self {
+            Self::Rings(perf) => perf.take(|record| match record {
+                Record::Sample(sample) => sums.add(&sample, places),
+                Record::Lost(count) => sums.lost(count),
+                Record::Throttled => sums.throttled(),
+                Record::Area(_) | Record::Other => {}
+            }),
+            Self::Spe(pmus) => {
+                for (areas, codes) in pmus {
+                    areas.take(|part| {
+                        let codes = codes.get(&part.cpu).copied().unwrap_or(Codes::Unknown);
+                        let malformed =
+                            spe::samples(part.bytes, part.begins, part.cpu, codes, |sample| {
+                                let pid = places.process_of(sample.tid);
+                                sums.add(&Sample { pid, ..sample }, places);
+                            });
+                        // How many collided is not known: one, or more.
+                        let collided = u64::from(part.flags & COLLISION != 0);
+                        sums.lost(collided + u64::from(malformed > 0));
+                        if part.flags & TRUNCATED != 0 {
+                            sums.throttled();
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// How a CPU's model codes sources.
+fn codes_of(root: &Root, cpu: u32) -> Codes {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/regs/identification/midr_el1");
+    let text = root.text(&path).unwrap_or_default();
+    let hex = text.trim().trim_start_matches("0x");
+    u64::from_str_radix(hex, 16).map_or(Codes::Unknown, Codes::of)
 }
 
 /// Parsers for the fuzz targets.
@@ -113,6 +181,15 @@ pub mod fuzzing {
                 let _ = data_src::DataSource(sample.data_src).source();
             }
         }
+    }
+
+    /// An area of SPE; the first bytes choose the model and where it begins.
+    pub fn spe(bytes: &[u8]) {
+        let (midr, rest) = bytes.split_at(bytes.len().min(8));
+        let midr = midr.iter().fold(0, |midr, &byte| midr << 8 | u64::from(byte));
+        super::spe::samples(rest, midr, 0, super::Codes::of(midr), |sample| {
+            let _ = data_src::DataSource(sample.data_src).source();
+        });
     }
 
     /// The symbols of a file.

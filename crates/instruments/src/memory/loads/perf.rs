@@ -21,7 +21,6 @@ pub enum Rate {
     /// Samples per second and CPU, about.
     Frequency(u64),
     /// Each so many events.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for events that are rare"))]
     Period(u64),
 }
 
@@ -79,7 +78,7 @@ fn sampling(event: &Event, cpu: i32, rate: Rate, leader: Option<&OwnedFd>) -> io
     result
 }
 
-fn attributes(event: &Event, rate: Option<Rate>, precise: u64) -> perf_event_attr {
+pub(super) fn attributes(event: &Event, rate: Option<Rate>, precise: u64) -> perf_event_attr {
     let [config, config1, config2] = event.config;
     let size = size_of::<perf_event_attr>() as u32;
     let mut attributes =
@@ -101,7 +100,7 @@ fn attributes(event: &Event, rate: Option<Rate>, precise: u64) -> perf_event_att
     attributes
 }
 
-fn open(
+pub(super) fn open(
     attributes: &mut perf_event_attr,
     cpu: i32,
     leader: Option<&OwnedFd>,
@@ -130,8 +129,8 @@ fn open(
 
 /// A mapped ring.
 #[derive(Debug)]
-struct Ring {
-    _event: OwnedFd,
+pub(super) struct Ring {
+    event: OwnedFd,
     start: *mut libc::c_void,
     page: usize,
 }
@@ -140,16 +139,49 @@ struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    fn map(event: OwnedFd) -> io::Result<Self> {
+    pub(super) fn map(event: OwnedFd) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let (read, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start =
             unsafe { mmap(std::ptr::null_mut(), (PAGES + 1) * page, read, shared, &event, 0)? };
-        Ok(Self { _event: event, start, page })
+        Ok(Self { event, start, page })
     }
 
-    fn take(&mut self, each: &mut impl FnMut(Record)) {
+    /// The event that it is of.
+    pub(super) fn event(&self) -> &OwnedFd {
+        &self.event
+    }
+
+    /// Says where an area of the event's own will be mapped; returns its offset.
+    pub(super) fn announce_area(&mut self, size: usize) -> u64 {
+        let header = self.start.cast::<perf_event_mmap_page>();
+        let offset = ((PAGES + 1) * self.page) as u64;
+        // SAFETY: the first page of the mapping; the kernel reads both fields when the area is mapped.
+        unsafe {
+            (&raw mut (*header).aux_offset).write_volatile(offset);
+            (&raw mut (*header).aux_size).write_volatile(size as u64);
+        }
+        offset
+    }
+
+    /// What is before this offset of the area may be written again.
+    pub(super) fn release_area(&mut self, until: u64) {
+        let header = self.start.cast::<perf_event_mmap_page>();
+        // SAFETY: the first page of the mapping; this program writes the tail.
+        let tail = unsafe { AtomicU64::from_ptr(&raw mut (*header).aux_tail) };
+        tail.store(until, Ordering::Release);
+    }
+
+    /// Lets an event that the kernel has stopped go on.
+    pub(super) fn enable(&self) {
+        /// `PERF_EVENT_IOC_ENABLE`: `_IO('$', 0)`.
+        const ENABLE: libc::Ioctl = 0x2400;
+        // SAFETY: an ioctl without a pointer; one that fails leaves the event stopped, and nothing is counted.
+        unsafe { libc::ioctl(self.event.as_raw_fd(), ENABLE, 0) };
+    }
+
+    pub(super) fn take(&mut self, each: &mut impl FnMut(Record)) {
         let header = self.start.cast::<perf_event_mmap_page>();
         // SAFETY: the first page of the mapping, which lives as long as this. The kernel writes the head, this program
         // the tail.

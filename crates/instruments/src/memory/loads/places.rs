@@ -28,6 +28,7 @@ pub struct Places<'a> {
     root: &'a Root,
     blocks: Blocks,
     processes: HashMap<u32, Vec<Region>>,
+    threads: HashMap<u32, u32>,
     kernel: Option<Symbols>,
     files: HashMap<String, Rc<elf::Functions>>,
 }
@@ -45,7 +46,8 @@ impl<'a> Places<'a> {
     /// Those of the host behind a root.
     pub fn new(root: &'a Root) -> Self {
         let (processes, files) = (HashMap::new(), HashMap::new());
-        Self { root, blocks: Blocks::read(root), processes, kernel: None, files }
+        let threads = HashMap::new();
+        Self { root, blocks: Blocks::read(root), processes, threads, kernel: None, files }
     }
 
     /// The node of a physical address; `None` if it is unknown, as 0 is.
@@ -56,6 +58,22 @@ impl<'a> Places<'a> {
     /// The name of a process.
     pub fn comm(&self, pid: u32) -> Option<String> {
         self.root.text(&format!("/proc/{pid}/comm")).ok()
+    }
+
+    /// The process of a thread; 0 if it has exited, or is not known.
+    pub fn process_of(&mut self, thread: u32) -> u32 {
+        if let Some(&known) = self.threads.get(&thread) {
+            return known;
+        }
+        let status = self.root.text(&format!("/proc/{thread}/status")).unwrap_or_default();
+        let group = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
+        let process = group.unwrap_or(0);
+        // Numbers are reused; those that are looked up again are few.
+        if self.threads.len() >= PROCESSES {
+            self.threads.clear();
+        }
+        self.threads.insert(thread, process);
+        process
     }
 
     /// The region that an address is in.
@@ -153,5 +171,9 @@ mod tests {
         assert!(name.contains("getpid"), "{name}");
         assert_eq!(places.region(std::process::id(), 0), "unknown");
         assert_eq!(places.function(u32::MAX, here), "unknown");
+        // SAFETY: it has no arguments and cannot fail.
+        let thread = u32::try_from(unsafe { libc::gettid() }).unwrap();
+        assert_eq!(places.process_of(thread), std::process::id());
+        assert_eq!(places.process_of(u32::MAX), 0);
     }
 }

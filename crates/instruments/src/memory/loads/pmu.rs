@@ -1,10 +1,10 @@
 //! The event that samples loads on this machine, from `/sys/bus/event_source/devices`: `mem-loads` of PEBS on Intel
-//! (`cpu`, on hybrid machines `cpu_core`), IBS on AMD (`ibs_op`). SPE on ARM (`arm_spe_0`) is found and not used: its
-//! packets are a format of their own, in an area of their own.
+//! (`cpu`, on hybrid machines `cpu_core`), IBS on AMD (`ibs_op`), SPE on ARM (`arm_spe_0`, one for each kind of CPU).
 //!
 //! Input: the host. Output: the numbers of the event, or why there is none.
 
 use nearpath_host::Root;
+use nearpath_model::CpuSet;
 
 const PMUS: &str = "/sys/bus/event_source/devices";
 /// Longest text of an event or a format that is read.
@@ -25,35 +25,79 @@ pub struct Event {
     pub leader: Option<[u64; 3]>,
 }
 
-/// The events of this machine: of loads, and of stores where those are apart.
+/// The events of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Events {
+    /// Of loads, and of stores where those are apart; the kernel writes their samples.
+    Sampled(Vec<Event>),
+    /// The PMU writes its samples itself.
+    Spe(Vec<SpeEvent>),
+}
+
+/// An event of SPE.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpeEvent {
+    /// Loads and stores, with physical addresses.
+    pub event: Event,
+    /// The CPUs that have it (`cpumask`).
+    pub cpus: CpuSet,
+    /// The fewest operations between two samples (`caps/min_interval`).
+    pub shortest: u64,
+}
+
+impl Events {
+    /// The name of the PMU, the first if there are several.
+    pub fn pmu(&self) -> &str {
+        match self {
+            Self::Sampled(events) => events.first().map_or("", |event| &event.pmu),
+            Self::Spe(events) => events.first().map_or("", |event| &event.event.pmu),
+        }
+    }
+}
+
+/// The events of this machine.
 ///
 /// # Errors
 /// There is none; the reason.
-pub fn events(root: &Root) -> Result<Vec<Event>, String> {
+pub fn events(root: &Root) -> Result<Events, String> {
     let pmus = root.list(PMUS).map_err(|error| format!("no PMU: {error}"))?;
     let has = |name: &str| pmus.iter().any(|pmu| pmu.name == name);
     for name in ["cpu", "cpu_core"].into_iter().filter(|name| has(name)) {
         if let Some(loads) = named(root, name, "mem-loads")? {
             let leader = named(root, name, "mem-loads-aux")?.map(|leader| leader.config);
             let stores = named(root, name, "mem-stores")?;
-            return Ok([Event { leader, ..loads }].into_iter().chain(stores).collect());
+            let events = [Event { leader, ..loads }].into_iter().chain(stores);
+            return Ok(Events::Sampled(events.collect()));
         }
     }
     if has("ibs_op") {
         let kind = kind(root, "ibs_op")?;
-        return Ok(vec![Event { pmu: "ibs_op".to_owned(), kind, ..Event::default() }]);
+        let event = Event { pmu: "ibs_op".to_owned(), kind, ..Event::default() };
+        return Ok(Events::Sampled(vec![event]));
     }
-    if let Some(spe) = pmus.iter().find(|pmu| pmu.name.starts_with("arm_spe")) {
-        return Err(format!(
-            "{} has samples in a format that nearpath does not read: perf mem record does",
-            spe.name
-        ));
+    let spe = pmus.iter().filter(|pmu| pmu.name.starts_with("arm_spe"));
+    let spe = spe.map(|pmu| of_spe(root, &pmu.name)).collect::<Result<Vec<_>, _>>()?;
+    if !spe.is_empty() {
+        return Ok(Events::Spe(spe));
     }
     let is_cpu = |name: &str| name.starts_with("cpu") || name.starts_with("armv");
     match pmus.iter().any(|pmu| is_cpu(&pmu.name)) {
         true => Err("no PMU event for loads (mem-loads, ibs_op or arm_spe)".to_owned()),
         false => Err("no PMU".to_owned()),
     }
+}
+
+/// The terms of SPE (drivers/perf/arm_spe_pmu.c): loads and stores alone, with times and physical addresses.
+const OF_SPE: &str = "ts_enable=1,pa_enable=1,load_filter=1,store_filter=1,jitter=1";
+
+fn of_spe(root: &Root, pmu: &str) -> Result<SpeEvent, String> {
+    let config = config(root, pmu, OF_SPE)?;
+    let event = Event { pmu: pmu.to_owned(), kind: kind(root, pmu)?, config, ..Event::default() };
+    let mask = root.text(&format!("{PMUS}/{pmu}/cpumask")).map_err(|error| error.to_string())?;
+    let cpus = CpuSet::from_list(mask.trim()).map_err(|error| format!("{pmu}: {error}"))?;
+    let shortest = root.text(&format!("{PMUS}/{pmu}/caps/min_interval")).ok();
+    let shortest = shortest.and_then(|text| text.trim().parse().ok()).unwrap_or(1);
+    Ok(SpeEvent { event, cpus, shortest })
 }
 
 fn kind(root: &Root, pmu: &str) -> Result<u32, String> {
@@ -71,18 +115,7 @@ fn named(root: &Root, pmu: &str, event: &str) -> Result<Option<Event>, String> {
         Err(error) if error.absent => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
-    let mut config = [0; 3];
-    for term in terms.trim().get(..LONGEST.min(terms.trim().len())).unwrap_or_default().split(',') {
-        let (name, value) = term.split_once('=').unwrap_or((term, "1"));
-        let value = match value.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16),
-            None => value.parse(),
-        };
-        let value = value.map_err(|_| format!("{path}: {term:?} has no number"))?;
-        let format = format!("{PMUS}/{pmu}/format/{name}");
-        let bits = root.text(&format).map_err(|error| error.to_string())?;
-        place(&mut config, bits.trim(), value).ok_or_else(|| format!("{format}: {bits:?}"))?;
-    }
+    let config = config(root, pmu, &terms).map_err(|error| format!("{path}: {error}"))?;
     Ok(Some(Event {
         pmu: pmu.to_owned(),
         kind: kind(root, pmu)?,
@@ -90,6 +123,23 @@ fn named(root: &Root, pmu: &str, event: &str) -> Result<Option<Event>, String> {
         precise: true,
         leader: None,
     }))
+}
+
+/// The configuration of terms such as `event=0xcd,ldlat=3`, by the PMU's formats.
+fn config(root: &Root, pmu: &str, terms: &str) -> Result<[u64; 3], String> {
+    let mut config = [0; 3];
+    for term in terms.trim().get(..LONGEST.min(terms.trim().len())).unwrap_or_default().split(',') {
+        let (name, value) = term.split_once('=').unwrap_or((term, "1"));
+        let value = match value.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16),
+            None => value.parse(),
+        };
+        let value = value.map_err(|_| format!("{term:?} has no number"))?;
+        let format = format!("{PMUS}/{pmu}/format/{name}");
+        let bits = root.text(&format).map_err(|error| error.to_string())?;
+        place(&mut config, bits.trim(), value).ok_or_else(|| format!("{format}: {bits:?}"))?;
+    }
+    Ok(config)
 }
 
 /// Puts a value into the bits of a format: `config:0-7`, `config1:0-15,21`, `config:17` (the low bits of the value first).
@@ -125,10 +175,44 @@ mod tests {
         }
     }
 
-    fn events_of(files: &[(&str, &str)]) -> Result<Vec<Event>, String> {
+    fn all_events_of(files: &[(&str, &str)]) -> Result<Events, String> {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), files);
         events(&Root::tree(dir.path()).unwrap())
+    }
+
+    fn events_of(files: &[(&str, &str)]) -> Result<Vec<Event>, String> {
+        match all_events_of(files)? {
+            Events::Sampled(events) => Ok(events),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As of drivers/perf/arm_spe_pmu.c.
+    const SPE: [(&str, &str); 9] = [
+        ("arm_spe_0/type", "8\n"),
+        ("arm_spe_0/cpumask", "0-3,8\n"),
+        ("arm_spe_0/caps/min_interval", "1024\n"),
+        ("arm_spe_0/format/ts_enable", "config:0\n"),
+        ("arm_spe_0/format/pa_enable", "config:1\n"),
+        ("arm_spe_0/format/jitter", "config:16\n"),
+        ("arm_spe_0/format/load_filter", "config:33\n"),
+        ("arm_spe_0/format/store_filter", "config:34\n"),
+        ("armv8_pmuv3_0/type", "9\n"),
+    ];
+
+    #[test]
+    fn spe_has_its_cpus_and_its_filters() {
+        let Events::Spe(found) = all_events_of(&SPE).unwrap() else { panic!() };
+        let [spe] = &*found else { panic!("{found:?}") };
+        assert_eq!(spe.event.config, [6 << 32 | 1 << 16 | 3, 0, 0]);
+        assert_eq!((spe.event.kind, spe.shortest, spe.cpus.to_string()), (8, 1024, "0-3,8".into()));
+        for left_out in ["arm_spe_0/format/pa_enable", "arm_spe_0/cpumask", "arm_spe_0/type"] {
+            let mut files = SPE.to_vec();
+            files.retain(|(file, _)| *file != left_out);
+            let error = all_events_of(&files).unwrap_err();
+            assert!(error.contains(left_out), "{error}");
+        }
     }
 
     /// As on Skylake-SP (`perf list`, sysfs of the driver `cpu`).
@@ -167,7 +251,6 @@ mod tests {
         for (files, reason) in [
             (&[("msr/type", "6\n"), ("software/type", "1\n")][..], "no PMU"),
             (&[("cpu/type", "4\n")], "no PMU event for loads"),
-            (&[("arm_spe_0/type", "8\n")], "arm_spe_0 has samples in a format"),
             // Of a virtual machine: an empty file.
             (&[("cpu/type", "4\n"), ("cpu/events/mem-loads", "")], "no PMU event for loads"),
             (&[("cpu/type", "4\n"), ("cpu/events/mem-loads", "event=0xcd\n")], "format/event"),

@@ -48,7 +48,11 @@ const WEIGHT_STRUCT: u64 = 1 << 24;
 const LOST: u32 = 2;
 const THROTTLE: u32 = 5;
 const SAMPLE: u32 = 9;
+const AUX: u32 = 11;
 const LOST_SAMPLES: u32 = 13;
+/// Flags of `PERF_RECORD_AUX`: the area was full; samples collided in the PMU.
+pub const TRUNCATED: u64 = 1 << 0;
+pub const COLLISION: u64 = 1 << 3;
 /// Size of `struct perf_event_header`.
 const HEADER: usize = 8;
 
@@ -82,8 +86,21 @@ pub enum Record {
     Lost(u64),
     /// The kernel paused sampling, as it took too much of a CPU.
     Throttled,
+    /// A part of the event's own area is complete.
+    Area(Area),
     /// Another record.
     Other,
+}
+
+/// A complete part of an area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Area {
+    /// Where it begins, from the start of the measurement.
+    pub offset: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// [`TRUNCATED`], [`COLLISION`].
+    pub flags: u64,
 }
 
 /// The records in these bytes, and how many bytes they are; the rest is the beginning of one, or malformed.
@@ -111,6 +128,10 @@ fn one(bytes: &[u8], sample_type: u64) -> Option<(Record, usize)> {
         SAMPLE => Record::Sample(sample(body, sample_type)?),
         LOST => Record::Lost(word(body, 1)?),
         LOST_SAMPLES => Record::Lost(word(body, 0)?),
+        AUX => {
+            let (offset, size, flags) = (word(body, 0)?, word(body, 1)?, word(body, 2)?);
+            Record::Area(Area { offset, size, flags })
+        }
         THROTTLE => Record::Throttled,
         _ => Record::Other,
     };
@@ -174,6 +195,7 @@ mod tests {
         bytes.extend(record(LOST, 0, &[1, 44]));
         bytes.extend(record(LOST_SAMPLES, 0, &[6]));
         bytes.extend(record(THROTTLE, 0, &[1, 2, 3]));
+        bytes.extend(record(AUX, 0, &[0x4000, 0x80, TRUNCATED]));
         bytes.extend(record(3, 0, &[halves(70, 70), 0]));
         let whole = bytes.len();
         bytes.extend(&record(SAMPLE, 2, &words)[..20]);
@@ -196,6 +218,7 @@ mod tests {
                 Record::Lost(44),
                 Record::Lost(6),
                 Record::Throttled,
+                Record::Area(Area { offset: 0x4000, size: 0x80, flags: TRUNCATED }),
                 Record::Other
             ]
         );
