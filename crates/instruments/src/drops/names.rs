@@ -4,18 +4,23 @@ use super::reasons::Reasons;
 use crate::kernel::Symbols;
 use nearpath_host::Root;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The names of reasons and functions. Reading them takes some 50ms.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     reasons: Reasons,
-    symbols: Symbols,
+    symbols: Arc<Symbols>,
 }
 
 impl Names {
     /// The names of the running kernel, behind a root; reasons from the given BTF file, if any.
     pub fn read(root: &Root, btf_file: Option<&Path>) -> Self {
-        Self { reasons: Reasons::read(root, btf_file), symbols: Symbols::read(root) }
+        let symbols = match root.is_live() {
+            true => Symbols::of_this_kernel(),
+            false => Arc::new(Symbols::read(root)),
+        };
+        Self { reasons: Reasons::read(root, btf_file), symbols }
     }
 
     /// The name of a reason; its number if it has none.

@@ -8,6 +8,7 @@ use crate::InstrumentError;
 use crate::kernel::{Symbols, refused};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Prefixes of functions that belong to the scheduler, or wait on behalf of their caller.
 const WAITING: [&str; 24] = [
@@ -155,7 +156,7 @@ const FROZEN: u32 = 0x8000;
 pub struct Stacks {
     map: MapHandle,
     /// Read before packets are observed: it takes more CPU time than an overhead limit allows in a second.
-    symbols: Symbols,
+    symbols: Arc<Symbols>,
     known: BTreeMap<i32, Option<String>>,
 }
 
@@ -167,7 +168,7 @@ impl Stacks {
     pub fn new(map: &Map<'_>) -> Result<Self, InstrumentError> {
         let map = MapHandle::try_from(map);
         let map = map.map_err(|e| refused("reading the stacks of readers", &e))?;
-        let symbols = Symbols::read(&nearpath_host::Root::live());
+        let symbols = Symbols::of_this_kernel();
         Ok(Self { map, symbols, known: BTreeMap::new() })
     }
 
