@@ -82,6 +82,16 @@ fn a_monitor_serves_nobody_that_was_not_intended() {
 }
 
 #[test]
+fn a_cause_is_said_once() {
+    for args in [&["monitor", "--web-config", "/nowhere/web.yml"][..], &["record", "-o", "/proc/x"]]
+    {
+        let output = nearpath(args);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.matches("(os error 2)").count(), 1, "{said}");
+    }
+}
+
+#[test]
 fn an_unreadable_host_is_one_line_and_status_1() {
     let empty = tempfile::tempdir().unwrap();
     let empty = empty.path().to_str().unwrap();

@@ -33,7 +33,7 @@ pub enum MonitorError {
     )]
     Open(SocketAddr),
     /// The file of `--web-config`.
-    #[error("cannot use the web configuration: {0}")]
+    #[error("cannot use the web configuration")]
     Access(#[from] AccessError),
     /// It cannot listen.
     #[error("cannot listen on {0}: {1}")]
@@ -42,10 +42,10 @@ pub enum MonitorError {
     #[error("cannot read the host: {0}")]
     Host(String),
     /// The recording cannot be written.
-    #[error("cannot record: {0}")]
+    #[error("cannot record")]
     Record(#[from] RecordError),
     /// The system refuses something that it needs.
-    #[error("cannot start: {0}")]
+    #[error("cannot start")]
     System(#[from] io::Error),
 }
 

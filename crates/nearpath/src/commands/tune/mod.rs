@@ -56,6 +56,7 @@ enum Action {
     /// List the changes made, and whether they are still in effect
     Status(journal::StatusArguments),
     /// Undo changes, most recent first
+    #[command(alias = "undo")]
     Rollback(journal::Rollback),
     /// Fail unless all changes are still in effect
     Verify(journal::Verify),
