@@ -147,7 +147,7 @@ impl State {
         });
         if dumped.is_ok() {
             self.close();
-            self.connections.forget_requests_before(self.readings);
+            self.connections.settle_before(self.readings);
             for track in self.connections.tracks.iter().filter(|track| track.closed) {
                 each(track, None);
             }
@@ -303,14 +303,15 @@ impl State {
 ///
 /// A connection has the cookie of its request if that had one when the handshake ended; but a dump that holds the request at
 /// that moment gives it one afterwards, and the connection gets another (`inet_diag_dump_icsk` of net/ipv4/inet_diag.c fills
-/// in after it has released the lock; `inet_csk_clone_lock` of net/ipv4/inet_connection_sock.c). So a request is also
-/// recognised by its ends.
+/// in after it has released the lock; `inet_csk_clone_lock` of net/ipv4/inet_connection_sock.c). In the same way a
+/// connection that closes while a dump holds it gets its first cookie when its end has been reported without one. So both
+/// are also recognised by their ends.
 #[derive(Debug, Default)]
 struct Connections {
     tracks: Vec<Track>,
     by_cookie: HashMap<u64, u32>,
-    /// Those whose handshake was not complete at the last reading.
-    requests: HashMap<(SocketAddr, SocketAddr), u32>,
+    /// Those whose handshake was not complete at the last reading, or which closed meanwhile.
+    unsettled: HashMap<(SocketAddr, SocketAddr), u32>,
 }
 
 impl Connections {
@@ -331,10 +332,10 @@ impl Connections {
     ) -> Option<&mut Track> {
         let ends = (socket.local, socket.remote);
         let known = self.by_cookie.get(&cookie).copied();
-        let known = known.or_else(|| self.of_request(ends, Some(cookie)));
+        let known = known.or_else(|| self.of_ends(ends, Some(cookie)));
         let at = known.unwrap_or_else(|| self.add(Track::new(socket, cookie, now, is_new)));
-        if is_request(socket.state) {
-            self.requests.insert(ends, at);
+        if is_unsettled(socket.state) {
+            self.unsettled.insert(ends, at);
         }
         self.tracks.get_mut(at as usize)
     }
@@ -342,15 +343,17 @@ impl Connections {
     /// The connection that has ended, if it was seen before.
     fn of_end(&mut self, end: &Ended) -> Option<&mut Track> {
         let known = end.cookie.and_then(|cookie| self.by_cookie.get(&cookie).copied());
-        let known = known.or_else(|| self.of_request((end.local, end.remote), end.cookie));
+        let known = known.or_else(|| self.of_ends((end.local, end.remote), end.cookie));
         self.tracks.get_mut(known? as usize)
     }
 
-    /// The request that has become a connection with this cookie, or with one that is not known.
-    fn of_request(&mut self, ends: (SocketAddr, SocketAddr), cookie: Option<u64>) -> Option<u32> {
-        let at = self.requests.remove(&ends)?;
+    /// The request that has become a connection with this cookie, or with one that is not known; or what has closed.
+    fn of_ends(&mut self, ends: (SocketAddr, SocketAddr), cookie: Option<u64>) -> Option<u32> {
+        let at = self.unsettled.remove(&ends)?;
         let track = self.tracks.get_mut(at as usize)?;
-        if track.closed || !is_request(track.state) {
+        // What had a cookie when it ended is another connection than what had closed without one.
+        let is_other = track.state == TcpState::Close && cookie.is_some();
+        if track.closed || !is_unsettled(track.state) || is_other {
             return None;
         }
         if let Some(cookie) = cookie {
@@ -361,12 +364,12 @@ impl Connections {
         Some(at)
     }
 
-    /// Only requests that the last reading contained may become connections.
-    fn forget_requests_before(&mut self, reading: u32) {
+    /// Only requests that the last reading contained may become connections, and only what it contained may have closed.
+    fn settle_before(&mut self, reading: u32) {
         let tracks = &self.tracks;
-        self.requests.retain(|_, at| {
+        self.unsettled.retain(|_, at| {
             let track = tracks.get(*at as usize);
-            track.is_some_and(|track| track.reading == reading && is_request(track.state))
+            track.is_some_and(|track| track.reading == reading && is_unsettled(track.state))
         });
     }
 
@@ -379,8 +382,13 @@ impl Connections {
         self.tracks.retain(|track| kept.contains_key(&track.cookie));
         let numbered = self.tracks.iter().enumerate();
         self.by_cookie = numbered.map(|(at, track)| (track.cookie, place(at))).collect();
-        self.requests.clear();
+        self.unsettled.clear();
     }
+}
+
+/// Whether the cookie that a dump gives to a socket in this state may not be that of its end.
+fn is_unsettled(state: TcpState) -> bool {
+    is_request(state) || state == TcpState::Close
 }
 
 /// Of a track; a host has far fewer sockets than 2^32.
@@ -398,6 +406,7 @@ mod tests {
     use super::super::limit_tests;
     use super::*;
     use nearpath_host::TcpInfo;
+    use nearpath_model::tcp::TcpCounts;
 
     fn socket(state: TcpState, port: u16, received: Option<u64>) -> TcpSocket {
         let info = |bytes| TcpInfo { bytes_received: bytes, ..TcpInfo::default() };
@@ -421,7 +430,7 @@ mod tests {
         for cookie in [7, 8] {
             let mut seen = Connections::default();
             see(&mut seen, &socket(TcpState::NewSynRecv, 1000, None), 7, 1);
-            seen.forget_requests_before(1);
+            seen.settle_before(1);
             see(&mut seen, &socket(TcpState::Established, 1000, Some(300)), cookie, 2);
             see(&mut seen, &socket(TcpState::Established, 2000, Some(5)), 9, 2);
             let received = seen.tracks.iter().map(|track| track.counts().bytes_received);
@@ -431,11 +440,49 @@ mod tests {
         }
     }
 
+    fn ended(socket: &TcpSocket, cookie: Option<u64>) -> Ended {
+        Ended {
+            cookie,
+            v6: false,
+            local: socket.local,
+            remote: socket.remote,
+            state: TcpState::Established,
+            age: None,
+            connect: None,
+            pid: None,
+            comm: String::new(),
+            reset: None,
+            counts: TcpCounts::default(),
+            rtt_us: 0,
+            min_rtt_us: 0,
+        }
+    }
+
+    #[test]
+    fn a_connection_that_closes_while_it_is_read_has_one_end() {
+        let closed = socket(TcpState::Close, 1000, Some(10));
+        for (cookie, is_its) in [(None, true), (Some(7), true), (Some(8), false)] {
+            let mut seen = Connections::default();
+            see(&mut seen, &closed, 7, 1);
+            seen.settle_before(1);
+            let end = ended(&closed, cookie);
+            assert_eq!(seen.of_end(&end).is_some(), is_its, "{cookie:?}");
+            // The same port again, later.
+            seen.settle_before(2);
+            assert!(seen.of_end(&Ended { cookie: None, ..end }).is_none());
+        }
+        // What was open had its cookie before it ended.
+        let mut seen = Connections::default();
+        see(&mut seen, &socket(TcpState::Established, 1000, Some(10)), 7, 1);
+        let end = ended(&closed, None);
+        assert!(seen.of_end(&end).is_none());
+    }
+
     #[test]
     fn a_request_that_has_expired_is_another_connection() {
         let mut seen = Connections::default();
         see(&mut seen, &socket(TcpState::SynRecv, 1000, None), 7, 1);
-        seen.forget_requests_before(2);
+        seen.settle_before(2);
         see(&mut seen, &socket(TcpState::Established, 1000, Some(300)), 8, 3);
         assert_eq!(seen.tracks.len(), 2);
     }
