@@ -79,6 +79,7 @@ static __always_inline void gro_receive(u64 pointer, u64 header, const bool dire
 
 	if (!cpu)
 		return;
+	see_softirq(cpu);
 	cpu->gro_packet = address_of(pointer);
 	receive(cpu, pointer, RX_NAPI_GRO_RECEIVE, AFTER_CPU_HISTORY, header, direct);
 }

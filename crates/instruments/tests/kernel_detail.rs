@@ -12,6 +12,8 @@ use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
 
 const ROUNDS: u64 = 500;
 const DETAILS: [Detail; 3] = [Detail::Coarse, Detail::Path, Detail::Full];
@@ -185,6 +187,45 @@ fn stages_can_be_chosen_by_name() {
     );
     assert!(m.spans.iter().all(|s| s.direction == Direction::Rx), "{:?}", m.spans);
     assert!(m.packets.started >= 2 * ROUNDS - 2, "{:?}", m.packets);
+}
+
+/// Where the stages before RPS are observed, the first of them is the device's, from NAPI.
+#[test]
+fn sparse_packets_from_napi_do_not_wait_since_the_packet_before() {
+    if !can_run() || !nearpath_testing::require_program("ethtool") {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let features = [(Side::Client, "tcp-segmentation-offload"), (Side::Server, "gro")];
+    for (side, feature) in features {
+        // veth passes to NAPI what a sender without TSO sends to a receiver with GRO (veth_xmit).
+        let value = if feature == "gro" { "on" } else { "off" };
+        let set = |side: Side| {
+            Command::new("ethtool").args(["-K", side.device(), feature, value]).output()
+        };
+        let output = pair.run(side, set).unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let sockets = acquainted_pair(&pair, false);
+    let filter = udp_filter(sockets.1.local_addr().unwrap().port());
+    let gap = Duration::from_millis(200);
+    let coarse = Options { arrivals: true, ..options(&filter, Detail::Coarse) };
+    let m = measure_all(vec![coarse], || {
+        for _ in 0..6 {
+            std::thread::sleep(gap);
+            sockets.0.send(b"sparse").unwrap();
+            sockets.1.recv(&mut [0; 16]).unwrap();
+        }
+    })
+    .remove(0);
+    let raised: Vec<_> = m.spans.iter().filter(|s| s.from == "net_rx_raise").collect();
+    assert_eq!(raised.iter().map(|s| s.count).sum::<u64>(), 6, "{:?}", m.spans);
+    for span in raised {
+        assert_eq!(span.to, "napi_gro_receive", "{span:?}");
+        // A raise that is taken for that of the packet before is a gap old.
+        let max = Duration::from_nanos(span.max_ns.unwrap());
+        assert!(max < gap / 2, "{span:?}");
+    }
 }
 
 /// The numbers of the programs that this process holds.
