@@ -115,7 +115,7 @@ impl Bench<'_> {
         };
         let is_better = |found: &Compared| found.comparison.verdict == Verdict::Better;
         let keep = compared.as_ref().is_ok_and(is_better);
-        let left = if keep { switched.apply() } else { switched.undo() };
+        let left = if keep { switched.apply() } else { switched.undo_all() };
         let compared = match (compared, left) {
             (Ok(compared), Ok(())) => compared,
             (Ok(_), Err(error)) => return Err(error),
@@ -199,6 +199,7 @@ impl Switched<'_, '_> {
     fn alternately(&mut self, seed: u64) -> anyhow::Result<Compared> {
         let config = self.bench().config;
         let orders = Order::random(config.cycles, seed);
+        self.apply_one_way()?;
         self.prepare(2 * config.cycles)?;
         let (progress, began) = (Progress::new(config.time()), Instant::now());
         let blocks = 4 * orders.len();

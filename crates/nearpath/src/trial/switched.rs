@@ -29,6 +29,8 @@ pub(super) struct Switched<'b, 'a> {
     bench: &'b mut Bench<'a>,
     steps: Vec<Step>,
     /// The last change in the journal before the trial.
+    outer: u64,
+    /// The last one before what is switched: what stays in an undo is applied before.
     base: u64,
     with: bool,
     block: Duration,
@@ -41,15 +43,31 @@ pub(super) struct Switched<'b, 'a> {
     latencies: Vec<Option<Buckets>>,
 }
 
+/// The last change in the journal.
+fn last(bench: &Bench<'_>) -> u64 {
+    bench.executor.entries().last().map_or(0, |entry| entry.id)
+}
+
 impl<'b, 'a> Switched<'b, 'a> {
     pub(super) fn new(bench: &'b mut Bench<'a>, steps: Vec<Step>) -> Self {
-        let base = bench.executor.entries().last().map_or(0, |entry| entry.id);
+        let base = last(bench);
         let block = bench.config.block;
         let settling = bench.config.settling.unwrap_or(SETTLING_MIN);
         let owners = steps.iter().map(|step| step.change.target.owner());
         bench.meter.links().watch(bench.root, owners);
         let (hops, latencies) = ([Vec::new(), Vec::new()], Vec::new());
-        Self { bench, steps, base, with: false, block, settling, pooled: 1, hops, latencies }
+        Self {
+            bench,
+            steps,
+            outer: base,
+            base,
+            with: false,
+            block,
+            settling,
+            pooled: 1,
+            hops,
+            latencies,
+        }
     }
 
     pub(super) fn bench(&self) -> &Bench<'a> {
@@ -125,6 +143,16 @@ impl<'b, 'a> Switched<'b, 'a> {
         Ok(SETTLING_MAX)
     }
 
+    /// Applies what stays in an undo, before anything is switched: both kinds of blocks have it, and if the plan is
+    /// kept, it is in the journal with all else.
+    pub(super) fn apply_one_way(&mut self) -> anyhow::Result<()> {
+        let stays = |step: &mut Step| step.change.target.one_way().is_some();
+        let one_way: Vec<Step> = self.steps.extract_if(.., stays).collect();
+        self.bench.executor.apply_steps(one_way)?;
+        self.base = last(self.bench);
+        Ok(())
+    }
+
     /// Applies the plan.
     pub(super) fn apply(&mut self) -> anyhow::Result<()> {
         if self.with {
@@ -139,10 +167,19 @@ impl<'b, 'a> Switched<'b, 'a> {
         Ok(())
     }
 
-    /// Undoes what the trial has applied.
-    pub(super) fn undo(&mut self) -> anyhow::Result<()> {
+    /// Undoes what is switched.
+    fn undo(&mut self) -> anyhow::Result<()> {
+        self.undo_until(self.base)
+    }
+
+    /// Undoes all that the trial has applied.
+    pub(super) fn undo_all(&mut self) -> anyhow::Result<()> {
+        self.undo_until(self.outer)
+    }
+
+    fn undo_until(&mut self, base: u64) -> anyhow::Result<()> {
         self.with = false;
-        for (entry, undone) in self.bench.executor.rollback(Some(self.base), &self.bench.boot) {
+        for (entry, undone) in self.bench.executor.rollback(Some(base), &self.bench.boot) {
             undone.with_context(|| format!("change {} could not be undone", entry.id))?;
         }
         Ok(())

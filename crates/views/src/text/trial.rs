@@ -57,11 +57,7 @@ pub fn trial(report: &TrialReport) -> String {
         }
     }
     for change in &report.one_way {
-        line!(
-            out,
-            "{}; blocks without the plan after the first switch had it, too",
-            printable(change)
-        );
+        line!(out, "{}; blocks without the plan had it, too", printable(change));
     }
     out
 }
