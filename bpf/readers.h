@@ -11,6 +11,7 @@
 #define NEARPATH_READERS_H
 
 #include "events.h"
+#include "quota.h"
 #include "user_regs.h"
 
 /* Frames recorded of a stack: enough to get past the scheduler to its caller. */
@@ -97,20 +98,6 @@ static __always_inline u32 state_of(struct task_struct *task, const bool direct)
 	if (bpf_core_field_exists(task->__state))
 		return GET(direct, task, __state);
 	return BPF_CORE_READ(old, state);
-}
-
-/* Whether the task is throttled: its cgroup has used up its quota of the CPU that it is queued on. */
-static __always_inline bool is_throttled(struct task_struct *task, const bool direct)
-{
-	struct cfs_rq *queue = 0;
-
-	/* Since 6.18 it is dequeued individually, when it would return to user space. */
-	if (bpf_core_field_exists(task->throttled))
-		return GET(direct, task, throttled);
-	if (!bpf_core_field_exists(task->se.cfs_rq) || !bpf_core_field_exists(queue->throttle_count))
-		return false;
-	queue = GET(direct, task, se.cfs_rq);
-	return queue && GET(direct, queue, throttle_count) > 0;
 }
 
 /*

@@ -123,10 +123,11 @@ PROBE_FUNCTION(tun_net_xmit, "tun_net_xmit")
 PROBE_FUNCTION(tun_xdp_xmit, "tun_xdp_xmit")
 {
 	struct net_device *device = (struct net_device *)address_of(ctx[0]);
-	u64 frames = address_of(ctx[2]), frame;
+	u64 frames, frame;
 	u32 n = (u32)ctx[1];
 
-	if (!active || beside_stages)
+	/* Kernels such as 6.1 do not let programs load an argument that is a pointer to pointers. */
+	if (!active || beside_stages || bpf_probe_read_kernel(&frames, sizeof(frames), &ctx[2]))
 		return;
 	for (u32 i = 0; i < XDP_FRAMES; i++) {
 		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(frames + 8 * i)))

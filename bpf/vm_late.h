@@ -3,13 +3,14 @@
  * Why packets are late: where the time of those went that took longer than slow_ns into the guest.
  *
  * The time is split, without a rest, into the wait for NET_RX, its run, and for vhost and the vCPU each the time that
- * the thread was ready without having a CPU, and the rest. For that, each CPU has a ring of what it ran last, and each
+ * the thread was ready without having a CPU, that for which its cgroup had no quota left, and the rest. For that, each CPU has a ring of what it ran last, and each
  * thread one of its last waits, each with the task that had the CPU for longest. A packet is counted where most of its
  * time went.
  */
 #ifndef NEARPATH_VM_LATE_H
 #define NEARPATH_VM_LATE_H
 
+#include "quota.h"
 #include "vm_queues.h"
 
 #define THREAD_SLOT_BITS 9
@@ -23,8 +24,10 @@ enum part {
 	PART_INTERRUPT, /* from the interrupt to NET_RX */
 	PART_HANDLER, /* NET_RX to the tap */
 	PART_VHOST_WAIT, /* vhost is ready, and has no CPU */
+	PART_VHOST_QUOTA, /* it is ready, and its cgroup has used up its quota */
 	PART_VHOST, /* vhost is woken, copies this packet and others before it */
 	PART_VCPU_WAIT, /* the vCPU's thread is ready, and has no CPU */
+	PART_VCPU_QUOTA, /* it is ready, and its cgroup has used up its quota */
 	PART_VCPU, /* it is woken, kicked, or leaves the host */
 	PARTS,
 };
@@ -32,6 +35,7 @@ enum part {
 /* A task on a CPU, or a thread's time without one and what ran instead. */
 struct wait {
 	u64 start_ns, end_ns;
+	u64 quota; /* whether it was for its cgroup's quota */
 	char comm[16];
 };
 
@@ -44,7 +48,8 @@ struct culprit {
 /* What a CPU computes with. Loops keep their sums here rather than in registers: the verifier knows nothing of what is
  * read from a map, so that each iteration leaves it one state. With ranges of registers it has 2^WAITS. */
 struct scratch {
-	u64 sum_ns, longest_ns;
+	u64 sum_ns, quota_ns, longest_ns;
+	u64 longest; /* its number in the ring */
 	struct culprit by_vhost, by_vcpu;
 };
 
@@ -67,6 +72,8 @@ struct {
 struct thread {
 	u64 task; /* 0: free */
 	u64 ready_ns; /* since when it waits; 0: it runs, or is blocked */
+	u64 throttled; /* whether it was when it became ready */
+	u64 queue, throttled_ns; /* its run queue then, and for how long that had been throttled ever */
 	u64 waits; /* ever */
 	struct wait ring[WAITS];
 };
@@ -161,6 +168,46 @@ static __always_inline u64 overlap(struct wait *one, u64 from, u64 to)
 	return one->end_ns && end > start ? end - start : 0;
 }
 
+/*
+ * Puts the number of the CPU's longest run within these limits into its scratch. Selected without a branch: Linux 6.1
+ * refuses a loop whose back edge is not a jump, and the compiler moves what follows a branch to its front.
+ */
+static __always_inline void longest_run(struct runs *runs, u64 from, u64 to)
+{
+	volatile struct scratch *scratch = &runs->scratch;
+
+	scratch->longest_ns = scratch->longest = 0;
+	for (u32 i = 0; i < RUNS; i++) {
+		u64 ns = overlap(&runs->ring[i], from, to), longest_ns = scratch->longest_ns, longest = scratch->longest;
+
+		scratch->longest_ns = ns > longest_ns ? ns : longest_ns;
+		scratch->longest = ns > longest_ns ? i : longest;
+	}
+}
+
+/* A thread is ready from now on, and has no CPU. */
+static __always_inline void begin_wait(struct thread *thread, struct task_struct *task, u64 now)
+{
+	struct cfs_rq *queue = queue_of_task(task);
+
+	thread->ready_ns = now;
+	thread->throttled = is_throttled(task, false);
+	thread->queue = (u64)queue;
+	thread->throttled_ns = throttled_ns(queue);
+}
+
+/* Whether the thread waited for its cgroup's quota rather than for other tasks; it gets a CPU now. */
+static __always_inline bool waited_for_quota(struct thread *thread, struct task_struct *task, u64 now)
+{
+	struct cfs_rq *queue = queue_of_task(task);
+
+	if (thread->throttled)
+		return true;
+	/* It may have been throttled after it was woken, when others of the cgroup had used up the rest. */
+	return (u64)queue == thread->queue &&
+	       2 * (throttled_ns(queue) - thread->throttled_ns) > now - thread->ready_ns;
+}
+
 static __always_inline void switches(bool preempted, struct task_struct *previous, struct task_struct *next)
 {
 	struct thread *thread = thread_of((u64)previous);
@@ -169,23 +216,18 @@ static __always_inline void switches(bool preempted, struct task_struct *previou
 	struct wait *wait;
 
 	if (thread && (preempted || is_runnable(previous)))
-		thread->ready_ns = now;
+		begin_wait(thread, previous, now);
 	thread = thread_of((u64)next);
 	if (!thread || !thread->ready_ns || !runs)
 		return;
 	wait = &thread->ring[thread->waits & (WAITS - 1)];
 	wait->start_ns = thread->ready_ns;
 	wait->end_ns = now;
+	wait->quota = waited_for_quota(thread, next, now);
+	longest_run(runs, wait->start_ns, now);
 	__builtin_memset(wait->comm, 0, sizeof(wait->comm));
-	runs->scratch.longest_ns = 0;
-	for (u32 i = 0; i < RUNS; i++) {
-		u64 ns = overlap(&runs->ring[i], wait->start_ns, now);
-
-		if (ns <= runs->scratch.longest_ns)
-			continue;
-		runs->scratch.longest_ns = ns;
-		__builtin_memcpy(wait->comm, runs->ring[i].comm, sizeof(wait->comm));
-	}
+	if (runs->scratch.longest_ns)
+		__builtin_memcpy(wait->comm, runs->ring[runs->scratch.longest & (RUNS - 1)].comm, sizeof(wait->comm));
 	thread->waits++;
 	thread->ready_ns = 0;
 }
@@ -196,40 +238,46 @@ static __always_inline void wakes(u64 task)
 
 	if (!thread || thread->ready_ns || task == bpf_get_current_task())
 		return;
-	thread->ready_ns = bpf_ktime_get_ns();
+	begin_wait(thread, (struct task_struct *)task, bpf_ktime_get_ns());
 }
 
-/* The time within these limits that a thread waited for a CPU; the longest of its waits is `worst`. */
-static __always_inline u64 waited(struct thread *thread, u64 from, u64 to, struct scratch *scratch,
+/*
+ * The time within these limits that a thread waited for a CPU, and for its quota, in `scratch`; `worst` is the longest
+ * of its waits for a CPU.
+ */
+static __always_inline void waited(struct thread *thread, u64 from, u64 to, struct scratch *scratch,
 				  struct culprit *worst)
 {
-	scratch->sum_ns = 0;
+	scratch->sum_ns = scratch->quota_ns = 0;
 	scratch->longest_ns = 0;
 	__builtin_memset(worst->comm, 0, sizeof(worst->comm));
 	for (u32 i = 0; i < WAITS; i++) {
 		struct wait *wait = &thread->ring[i];
 		u64 ns = overlap(wait, from, to);
 
-		scratch->sum_ns += ns;
-		if (ns > scratch->longest_ns) {
+		*(wait->quota ? &scratch->quota_ns : &scratch->sum_ns) += ns;
+		if (!wait->quota && ns > scratch->longest_ns) {
 			scratch->longest_ns = ns;
 			__builtin_memcpy(worst->comm, wait->comm, sizeof(worst->comm));
 		}
 	}
-	return scratch->sum_ns;
 }
 
-/* Splits the time from one point to the next into that without a CPU and the rest. */
-static __always_inline void split(u64 task, u64 from, u64 to, u64 *wait, u64 *rest, struct scratch *scratch,
+/* Splits the time from one point to the next: that without a CPU, without quota, and the rest. */
+static __always_inline void split(u64 task, u64 from, u64 to, u64 *parts, struct scratch *scratch,
 				  struct culprit *worst)
 {
 	struct thread *thread = thread_of(task);
+	u64 rest = to > from ? to - from : 0, without;
 
-	*rest = to > from ? to - from : 0;
-	if (!thread)
-		return;
-	*wait = waited(thread, from, to, scratch, worst);
-	*rest -= *wait < *rest ? *wait : *rest;
+	if (thread) {
+		waited(thread, from, to, scratch, worst);
+		parts[0] = scratch->sum_ns;
+		parts[1] = scratch->quota_ns;
+		without = parts[0] + parts[1];
+		rest -= without < rest ? without : rest;
+	}
+	parts[2] = rest;
 }
 
 /* A packet reaches the guest; interrupts are off. (Not static, so that the verifier checks the body once.) */
@@ -255,10 +303,8 @@ __noinline int explain(struct waiting *packet, u64 now)
 		parts[PART_INTERRUPT] = packet->handler_ns - packet->start_ns;
 		parts[PART_HANDLER] = packet->tap_ns - packet->handler_ns;
 	}
-	split(packet->worker, packet->tap_ns, packet->set_ns, &parts[PART_VHOST_WAIT], &parts[PART_VHOST], scratch,
-	      &scratch->by_vhost);
-	split(bpf_get_current_task(), packet->set_ns, now, &parts[PART_VCPU_WAIT], &parts[PART_VCPU], scratch,
-	      &scratch->by_vcpu);
+	split(packet->worker, packet->tap_ns, packet->set_ns, &parts[PART_VHOST_WAIT], scratch, &scratch->by_vhost);
+	split(bpf_get_current_task(), packet->set_ns, now, &parts[PART_VCPU_WAIT], scratch, &scratch->by_vcpu);
 	for (u32 i = 0; i < PARTS; i++) {
 		if (parts[i] <= longest)
 			continue;

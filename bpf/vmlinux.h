@@ -462,7 +462,13 @@ struct cfs_rq {
 	struct rq *rq;
 	struct task_group *tg;
 	u64 throttled_clock;
+	u64 throttled_clock_pelt_time;
 	int throttle_count;
+};
+
+/* Before 5.19. */
+struct cfs_rq___old {
+	u64 throttled_clock_task_time;
 };
 
 struct sched_entity {

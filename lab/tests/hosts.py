@@ -9,6 +9,7 @@ from lab import Nic, Topology
 from lab.fixtures import lab, representative, smoke
 
 TWO_NODES = Topology(cores=(2, 2))
+FOUR_NODES = Topology(cores=(1, 1, 1, 1), memory_mib=320)
 SMT = Topology(cores=(2, 2), threads=2)
 MEMORY_NODE = Topology(cores=(2, 2, 2, 0), memory_mib=320)
 ONE_NODE = Topology(cores=(4,), memory_mib=896)

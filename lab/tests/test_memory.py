@@ -12,7 +12,7 @@ from lab import Host, Job
 from lab.fixtures import ci, lab, representative, smoke
 from lab.waiting import wait_until
 
-from .hosts import IGB, MEMORY_NODE, TWO_NODES
+from .hosts import FOUR_NODES, IGB, MEMORY_NODE, TWO_NODES
 
 FAR_CPU, _ = TWO_NODES.cpus_of(1)
 NEAR_CPU, _ = TWO_NODES.cpus_of(0)
@@ -111,6 +111,33 @@ def numastat(host: Host, pid: int) -> dict[str, list[float]]:
     return {row[1]: [float(word) for word in row[2].split()[:-1]] for row in rows if row}
 
 
+def assert_as_numastat(host: Host, pid: int, shown: dict[str, Any]) -> None:
+    """numastat rounds to hundredths of a MiB."""
+    for at, sizes in enumerate(zip(*numastat(host, pid).values(), strict=True)):
+        huge, _, _, _, total = sizes
+        of = shown["nodes"].get(str(at), {"hugetlb_bytes": 0})
+        assert abs(sum(of.values()) / MIB - total) <= 0.0051, (at, sizes, of)
+        assert abs(of["hugetlb_bytes"] / MIB - huge) <= 0.0051, (at, sizes, of)
+
+
+@lab(topology=FOUR_NODES, nics=IGB)
+def test_bytes_of_four_nodes_are_those_of_the_kernel(host: Host) -> None:
+    """Interleaved, so that each node but the one that it runs on has a part of each kind."""
+    for node in (1, 2, 3):
+        host.check(f"echo 4 >/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages")
+    words = ("anon=12", "hugetlb=6", "shared=9", "file=3")
+    job, found = start(host, *words, before="numactl --physcpubind=0 --interleave=1-3")
+    host.check(f"kill -STOP {job.pid}")
+    shown = process(memory(host, "show", "memory", "--pid", str(job.pid)), job.pid)
+    assert of_kind(shown, "hugetlb") == found["hugetlb"] == {node: 2 * MIB for node in "123"}
+    assert of_kind(shown, "shared") == found["shared"] == {node: 3 * MIB for node in "123"}
+    assert_as_numastat(host, job.pid, shown)
+    far = sum(size for node, of in shown["nodes"].items() if node != "0" for size in of.values())
+    assert shown["remote_bytes"] == far and shown["ran_on_nodes"] == {"0": 1.0}, shown
+    first = host.check(f"nearpath show memory --pid {job.pid}").splitlines()[0]
+    assert "node" in first and "its threads ran on node 0" in first, first
+
+
 @representative
 @smoke
 @lab(topology=TWO_NODES, nics=IGB)
@@ -137,12 +164,7 @@ def test_bytes_by_node_are_those_of_the_kernel(host: Host) -> None:
         )
         total = sum(shown["nodes"].get(node, {}).values())
         assert total == pages * 1024, node
-    # numastat rounds to hundredths of a MiB.
-    for at, sizes in enumerate(zip(*numastat(host, job.pid).values(), strict=True)):
-        huge, _, _, _, total = sizes
-        of = shown["nodes"].get(str(at), {"hugetlb_bytes": 0})
-        assert abs(sum(of.values()) / MIB - total) <= 0.0051, (at, sizes, of)
-        assert abs(of["hugetlb_bytes"] / MIB - huge) <= 0.0051, (at, sizes, of)
+    assert_as_numastat(host, job.pid, shown)
     rollup = host.check(f"grep -E '^(AnonHuge|ShmemPmd|FilePmd)' /proc/{job.pid}/smaps_rollup")
     assert shown["thp_bytes"] == 1024 * sum(int(row) for row in re.findall(r"(\d+) kB", rollup))
 

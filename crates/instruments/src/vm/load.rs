@@ -317,7 +317,7 @@ pub const TRANSMIT_SPANS: usize = 4;
 /// The session of no probes, `ONLY_NONE` of `bpf/vm_probes.h`.
 const ONLY_NONE: u64 = u64::MAX;
 /// `enum part` of `bpf/vm_late.h`.
-pub const PARTS: usize = 6;
+pub const PARTS: usize = 8;
 
 impl Loaded {
     /// Starts or stops counting.

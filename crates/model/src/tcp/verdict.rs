@@ -56,9 +56,13 @@ impl TcpConnection {
                     .map(|used| format!("memory {}", of(used, self.receive_buffer_bytes))),
             ],
             TcpLimit::Reader => vec![
+                self.rwnd_limited_share.map(|share| {
+                    format!("the peer's window is full {} of the time", percent(share))
+                }),
                 self.send_window_bytes
                     .map(|window| format!("peer offers a window of {}", bytes(window.into()))),
-                queue("send", self.send_queue_bytes),
+                // A connection that has been closed has none left.
+                queue("send", self.send_queue_bytes).filter(|_| self.send_queue_bytes > 0),
             ],
             TcpLimit::ReceiveWindow => {
                 let window = if counts.bytes_received > counts.bytes_sent {

@@ -58,22 +58,28 @@ pub enum VmPart {
     Handler,
     /// vhost was ready to run, and had no CPU.
     VhostWaited,
+    /// vhost was ready to run, and its cgroup had used up its quota (`cpu.max`).
+    VhostThrottled,
     /// The rest of its time: it was woken, and copied this packet and those before it.
     Vhost,
     /// The thread of the vCPU was ready to run, and had no CPU.
     VcpuWaited,
+    /// It was ready to run, and its cgroup had used up its quota (`cpu.max`).
+    VcpuThrottled,
     /// The rest of its time: it was woken or kicked, or was in the host.
     Vcpu,
 }
 
 impl VmPart {
     /// All, in the order of the path.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Interrupt,
         Self::Handler,
         Self::VhostWaited,
+        Self::VhostThrottled,
         Self::Vhost,
         Self::VcpuWaited,
+        Self::VcpuThrottled,
         Self::Vcpu,
     ];
 }

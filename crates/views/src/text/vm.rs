@@ -138,8 +138,10 @@ fn late_packets(late: &VmLate) -> String {
             VmPart::Interrupt => "NET_RX began late after the interrupt",
             VmPart::Handler => "in NET_RX, before the tap",
             VmPart::VhostWaited => "vhost waited for a CPU",
+            VmPart::VhostThrottled => "vhost waited for its cgroup's quota (cpu.max)",
             VmPart::Vhost => "vhost was woken or copied packets",
             VmPart::VcpuWaited => "the vCPU waited for a CPU",
+            VmPart::VcpuThrottled => "the vCPU waited for its cgroup's quota (cpu.max)",
             VmPart::Vcpu => "the vCPU was woken, kicked, or in the host",
         };
         let each = latency(part.time_ns / part.packets.max(1));
