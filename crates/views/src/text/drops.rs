@@ -8,15 +8,17 @@ use super::units::{bytes, digits, percent, percentage, printable};
 use super::unknown::unknown;
 use super::{heading, line};
 use nearpath_model::Measurement;
-use nearpath_model::drops::{CounterCheck, Drop, DropMeasurement, DropPer, MainReason, in_short};
+use nearpath_model::drops::{
+    CounterCheck, DeviceDrops, Drop, DropMeasurement, DropPer, MainReason, in_short,
+};
 use std::collections::BTreeMap;
 
 /// The whole measurement, with `top` rows per table and the rest as one row.
 pub fn drops(m: &DropMeasurement, top: usize) -> String {
     let mut out = String::new();
     line!(out, "{}", in_a_line(m));
-    if let Some(others) = beyond(m) {
-        line!(out, "{others}");
+    if let Some(others) = beyond(m).filter(|_| m.packets > 0) {
+        line!(out, "counted by the kernel only: {others}");
     }
     line!(out);
     header(&mut out, m);
@@ -59,7 +61,7 @@ pub fn drops(m: &DropMeasurement, top: usize) -> String {
 pub fn in_a_line(m: &DropMeasurement) -> String {
     let time = digits(m.duration_s);
     let Some(main) = m.main.as_ref().filter(|_| m.packets > 0) else {
-        return format!("no packet dropped in {time}s");
+        return none_in_a_line(m, &time);
     };
     let packets = match m.packets {
         1 => "1 packet".to_owned(),
@@ -69,6 +71,29 @@ pub fn in_a_line(m: &DropMeasurement) -> String {
     let why = main.meaning.as_deref().unwrap_or(&main.reason);
     let share = percent(main.share);
     printable(&format!("{packets} dropped in {time}s ({rate}/s): {share} {why}{}", whose(main)))
+}
+
+/// Without packets that were seen: what others have counted is the answer.
+fn none_in_a_line(m: &DropMeasurement, time: &str) -> String {
+    let of_device = |device: &DeviceDrops| {
+        let counts = [
+            (device.rx_dropped, "dropped on receive"),
+            (device.rx_errors, "receive errors"),
+            (device.tx_dropped, "dropped on transmit"),
+            (device.tx_errors, "transmit errors"),
+        ];
+        let counts = counts.iter().filter(|(count, _)| *count > 0);
+        let counts: Vec<String> =
+            counts.map(|(count, what)| format!("{} {what}", thousands(*count))).collect();
+        (!counts.is_empty()).then(|| format!("{} counted {}", device.device, counts.join(", ")))
+    };
+    let mut counted: Vec<String> =
+        beyond(m).map(|what| format!("the kernel counted {what}")).into_iter().collect();
+    counted.extend(m.devices.iter().filter_map(of_device));
+    if counted.is_empty() {
+        return format!("no packet dropped in {time}s");
+    }
+    printable(&format!("no packet seen to be dropped in {time}s; {}", counted.join("; ")))
 }
 
 /// Drops without `kfree_skb`, which only the kernel's counters show.
@@ -84,7 +109,7 @@ fn beyond(m: &DropMeasurement) -> Option<String> {
         Some(format!("{} {what} ({name})", thousands(check.most)))
     });
     let parts: Vec<String> = parts.collect();
-    (!parts.is_empty()).then(|| format!("counted by the kernel only: {}", parts.join("; ")))
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// Properties common to the packets.
@@ -359,7 +384,28 @@ mod tests {
         );
         m.packets = 1;
         assert!(in_a_line(&m).starts_with("1 packet dropped in 10.0s (0.100/s)"));
-        assert_eq!(in_a_line(&DropMeasurement::default()), "no packet dropped in 0.000s");
+        let mut none = DropMeasurement::default();
+        assert_eq!(in_a_line(&none), "no packet dropped in 0.000s");
+        none.counters.push(CounterCheck {
+            counter: "TcpExt.ListenDrops".to_owned(),
+            device: None,
+            least: 45,
+            most: 45,
+            seen: None,
+            agrees: None,
+        });
+        none.devices.push(DeviceDrops {
+            device: "eth0".to_owned(),
+            rx_dropped: 1200,
+            rx_errors: 0,
+            tx_dropped: 0,
+            tx_errors: 0,
+        });
+        assert_eq!(
+            in_a_line(&none),
+            "no packet seen to be dropped in 0.000s; the kernel counted 45 connection requests dropped: \
+             accept queue full (TcpExt.ListenDrops); eth0 counted 1,200 dropped on receive"
+        );
         assert_eq!((thousands(0), thousands(1_234_567)), ("0".to_owned(), "1,234,567".to_owned()));
     }
 }
