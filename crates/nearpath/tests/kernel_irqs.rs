@@ -76,7 +76,7 @@ fn an_interval_prints_lines_before_the_tables() {
     let times: Vec<f64> = times.map(|time| time.parse().unwrap()).collect();
     assert!(times.windows(2).all(|two| two[0] < two[1]) && times[2] >= 0.6, "{text}");
     assert_eq!(lines[4], "", "{text}");
-    assert!(lines[5].starts_with("measured interrupts for"), "{text}");
+    assert!(lines[6].starts_with("measured interrupts for"), "{text}");
 }
 
 #[test]
