@@ -27,7 +27,8 @@ from .run_folder import RunFolder
 PATIENCE_S = 120.0
 # While a guest assigns addresses to its devices, CPUs in separate threads may use a memory map that
 # was just removed. QEMU then fails, in one boot of ten ("iotlb_to_section: Assertion"); guests that never
-# answer may have the same cause. One thread takes as long if the machine's CPUs also run other hosts.
+# answer, or one whose CPU has no timer any more, may have the same cause. One thread takes as long if the machine's
+# CPUs also run other hosts. Programs that are drivers map and unmap devices all the time: their hosts keep one thread.
 BOOTS = ["-accel", "tcg,thread=single"]
 RUNS = ["-accel", "tcg,thread=multi"]
 
@@ -106,7 +107,8 @@ class Host:
             overlay(saved / "disk", disk)
             cargo = payload or empty_payload(disks.path)
             hardware = machine.hardware(str(saved), share=False)
-            host = cls(machine, [*RUNS, *hardware, *_disks(disk, cargo), "-incoming", "defer"], wire)
+            runs = BOOTS if machine.iommu else RUNS
+            host = cls(machine, [*runs, *hardware, *_disks(disk, cargo), "-incoming", "defer"], wire)
             with host.stopped_on_error():
                 host._migrate("migrate-incoming", saved / "state")
                 host.monitor.command("cont")

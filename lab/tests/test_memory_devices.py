@@ -149,11 +149,7 @@ def test_memory_of_drivers_stays_and_no_packet_is_lost_for_a_minute(host: Host) 
 
 @lab(topology=TWO_NODES, nics=NICS, iommu=True)
 def test_no_packet_is_lost_by_drivers_that_map_and_unmap_their_devices(host: Host) -> None:
-    """While they have no device, the one with ordinary memory may be moved; never while it has one.
-
-    QEMU 7.2 does not always survive it: its map of memory changes each time, and it ends with the assertion
-    `section_index < d->map.sections_nb` of iotlb_to_section(), or a CPU has no timer any more.
-    """
+    """While they have no device, the one with ordinary memory may be moved; never while it has one."""
     vfio, uio = prepared(host)
     near = ",".join(map(str, TWO_NODES.cpus_of(0)))
     prefix = f"numactl --physcpubind={near} --preferred=1"
@@ -163,7 +159,7 @@ def test_no_packet_is_lost_by_drivers_that_map_and_unmap_their_devices(host: Hos
     )
     wait_until(lambda: "watching" in host.run("cat /root/watch.log").out, "it watches")
     drivers = {
-        kind: start(host, prefix, kind, device, str(OWN_MIB), "1") for kind, device in (("vfio", vfio), ("uio", uio))
+        kind: start(host, prefix, kind, device, str(OWN_MIB), "0.3") for kind, device in (("vfio", vfio), ("uio", uio))
     }
     host.check("sleep 60")
     sender.kill()
@@ -172,7 +168,7 @@ def test_no_packet_is_lost_by_drivers_that_map_and_unmap_their_devices(host: Hos
     for kind, job in drivers.items():
         said = ended(host, job, kind)
         times = [numbers for numbers in said["times"] if numbers]
-        assert len(times) > 15, (kind, said["times"])
+        assert len(times) > 20, (kind, said["times"])
         for numbers in times:
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), (kind, numbers)
         assert said["moved"] == 0, (kind, said["moved"])
