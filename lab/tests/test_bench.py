@@ -59,3 +59,32 @@ def test_each_scenario_places_the_application(host: Host) -> None:
     assert tuned == {"bind:1"}, seen
     assert host.check(f"for irq in {IRQS}; do cat /proc/irq/$irq/smp_affinity_list; done") == before
     assert json.loads(host.check("nearpath tune status --json"))["journal"] == []
+
+
+@lengthy
+@lab(topology=TWO_NODES, nics=VIRTIO)
+def test_wrong_placements_and_autonuma_are_as_asked(host: Host) -> None:
+    """Document 002's table: the memory is where the scenario puts it, and AutoNUMA is as before afterwards."""
+    autonuma = "cat /proc/sys/kernel/numa_balancing"
+    before = host.check(autonuma)
+    watching = host.start(["sh", "-c", WATCH.replace("IRQS", IRQS)])
+    words = ["nearpath", "bench", "scenarios", "--address", host.machine.address(), "--nic", "nic0", "--json"]
+    short = ["--cycles", "1", "--block", "1s", "--warm-up", "200ms", "--rate", "100"]
+    report = json.loads(host.check([*words, *short, "--scenarios", "memory,wrong,wrong-memory,autonuma,no-autonuma"]))
+    host.check("touch /root/over")
+    assert watching.wait().status == 0
+    seen = [line.split() for line in host.check("cat /root/seen").splitlines()]
+
+    far = TWO_NODES.cpus_of(0)
+    placed = {(cpus, memory) for cpus, memory, *_ in seen}
+    assert {(f"{far[0]}-{far[-1]}", "bind:0"), (f"{NEAR[0]}-{NEAR[-1]}", "bind:0")} <= placed, seen
+    rows = {row["scenario"]: row for row in report["scenarios"]}
+    assert all(row["count"] + row["lost"] == 200 for row in rows.values()), report
+    elsewhere = {scenario: row["memory_elsewhere"] for scenario, row in rows.items()}
+    # Pages of the program's file stay where the first that read them was.
+    assert elsewhere["cpu_and_memory_binding"] < 0.5, elsewhere
+    assert min(elsewhere["wrong_node"], elsewhere["wrong_memory"]) > 0.5, elsewhere
+    assert host.check(autonuma) == before and json.loads(host.check("nearpath tune status --json"))["journal"] == []
+    # The emulated CPU has no PMU.
+    assert any(note.startswith("cache misses are not available") for note in report["notes"]), report["notes"]
+    assert all(row["cache_misses_per_answer"] is None for row in rows.values())

@@ -11,6 +11,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{stat, statfs};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -120,12 +121,26 @@ fn namespace_inode(link: &str) -> Option<u64> {
 
 /// The name of the file in `/run/netns` on which the namespace with this inode is mounted.
 fn name_of(inode: u64) -> Option<String> {
-    std::fs::read_dir(NAMED).ok()?.flatten().find_map(|entry| {
+    netns_names().remove(&inode)
+}
+
+/// The names in `/run/netns` of this host's network namespaces, by their inodes; of several names of one, the first in
+/// order.
+pub fn netns_names() -> BTreeMap<u64, String> {
+    let mut names = BTreeMap::new();
+    for entry in std::fs::read_dir(NAMED).into_iter().flatten().flatten() {
         let path = entry.path();
         // Namespaces are inodes of one file system, which distinguishes them from other files here.
-        let is_it = stat(&path).ok()?.st_ino == inode && statfs(&path).ok()?.f_type == NSFS_MAGIC;
-        is_it.then(|| entry.file_name().to_string_lossy().into_owned())
-    })
+        let (Ok(file), Ok(system)) = (stat(&path), statfs(&path)) else { continue };
+        if system.f_type == NSFS_MAGIC {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let known: &mut String = names.entry(file.st_ino).or_insert_with(|| name.clone());
+            if name < *known {
+                *known = name;
+            }
+        }
+    }
+    names
 }
 
 #[cfg(test)]

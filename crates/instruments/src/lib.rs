@@ -19,6 +19,7 @@ mod layout;
 mod limited;
 pub mod locality;
 pub mod memory;
+mod process_events;
 mod reuseport;
 pub mod stages;
 pub mod stages_into_guests;
@@ -29,6 +30,7 @@ pub mod workers;
 pub use filter::{Device, Filter, LOWER_DEVICES_MAX, LowerDevice, VLANS_MAX};
 pub use grouping::{GROUPS_MAX, Grouping, Sort};
 pub use instrument::{Instrument, InstrumentError};
+pub use process_events::ProcessEvents;
 pub use reuseport::{ReuseportProgram, ReuseportSocket, reuseport_sockets, reuseport_sockets_of};
 
 /// The version of the linked libbpf, as `v1.7`.

@@ -27,6 +27,9 @@ pub struct DropMeasurement {
     pub main: Option<MainReason>,
     /// By reason, function, device and protocol, most packets first.
     pub drops: Vec<Drop>,
+    /// Names in `/run/netns` of the network namespaces in `drops`, by their inodes.
+    #[serde(default)]
+    pub netns_names: BTreeMap<u32, String>,
     /// IP packets by flow and reason: those with most packets.
     pub flows: Vec<DroppedFlow>,
     /// By the requested grouping: groups with most packets, and all others as one.

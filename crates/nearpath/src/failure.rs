@@ -123,7 +123,8 @@ fn usage_line(message: &str, command: &str) -> String {
         })
         .filter(|line| !line.is_empty())
         .map(|line| line.trim_start_matches("error: "));
-    format!("{}; see '{command} --help'", said.collect::<Vec<_>>().join(" "))
+    let said = said.collect::<Vec<_>>().join(" ").replace(" tip: ", "; ");
+    format!("{said}; see '{command} --help'")
 }
 
 #[cfg(test)]
@@ -137,7 +138,7 @@ mod tests {
                        information, try '--help'.\n";
         assert_eq!(
             usage_line(message, "nearpath show"),
-            "unexpected argument '--jsn' found tip: a similar argument exists: '--json'; see \
+            "unexpected argument '--jsn' found; a similar argument exists: '--json'; see \
              'nearpath show --help'"
         );
     }

@@ -92,6 +92,8 @@ pub struct Measured {
     pub cpus_busy: f64,
     /// Share of the application's memory that is not on the NIC's node, at the end; `None` if unknown.
     pub memory_elsewhere: Option<f64>,
+    /// Cache misses of the application meanwhile; `None` if no PMU counts them.
+    pub cache_misses: Option<u64>,
     /// `[upper_ns, count]` of each bucket that is not empty, ascending.
     pub histogram: Vec<(u64, u64)>,
 }
@@ -138,6 +140,9 @@ pub struct ScenarioResult {
     /// Share of the application's memory that is not on the NIC's node, the mean of the blocks; `None` if unknown.
     #[serde(default)]
     pub memory_elsewhere: Option<f64>,
+    /// Cache misses of the application for each answer; `None` if no PMU counts them.
+    #[serde(default)]
+    pub cache_misses_per_answer: Option<f64>,
     /// By percentile, as far as there are enough samples.
     pub percentiles: BTreeMap<String, u64>,
     /// The longest.
@@ -170,11 +175,15 @@ pub fn results(scenarios: &[Scenario], blocks: &[(Scenario, Measured)]) -> Vec<S
         let count: u64 = merged.iter().map(|bucket| bucket.1).sum();
         let elsewhere: Option<Vec<f64>> = blocks.iter().map(|b| b.memory_elsewhere).collect();
         let elsewhere = elsewhere.filter(|shares| !shares.is_empty());
+        let misses: Option<u64> = blocks.iter().map(|block| block.cache_misses).sum();
         ScenarioResult {
             scenario,
             count,
             per_s: if seconds > 0.0 { count as f64 / seconds } else { 0.0 },
             memory_elsewhere: elsewhere.map(|all| all.iter().sum::<f64>() / all.len() as f64),
+            cache_misses_per_answer: misses
+                .filter(|_| count > 0)
+                .map(|misses| misses as f64 / count as f64),
             lost: blocks.iter().map(|block| block.lost).sum(),
             percentiles: PERCENTILES.into_iter().filter_map(deep).collect(),
             max_ns: merged.last().map(|bucket| bucket.0),
@@ -264,7 +273,16 @@ mod tests {
         // 980 with the latency, 19 with twice that, one with ten times that.
         let histogram = vec![(ns, 980), (2 * ns, 19), (10 * ns, 1)];
         let memory_elsewhere = Some(0.25);
-        Measured { sent: 1_001, lost: 1, seconds: 1.0, cpus_busy: 0.5, memory_elsewhere, histogram }
+        let (cpus_busy, cache_misses) = (0.5, Some(4_000));
+        Measured {
+            sent: 1_001,
+            lost: 1,
+            seconds: 1.0,
+            cpus_busy,
+            memory_elsewhere,
+            cache_misses,
+            histogram,
+        }
     }
 
     #[test]
@@ -289,6 +307,7 @@ mod tests {
         let [none, cpu] = &rows[..] else { panic!("{rows:?}") };
         assert_eq!((none.count, none.lost, none.p99_of_blocks.len()), (10_000, 10, 10));
         assert_eq!((none.per_s, none.memory_elsewhere), (1_000.0, Some(0.25)));
+        assert_eq!(none.cache_misses_per_answer, Some(4.0));
         assert!((2_000..=2_002).contains(&none.percentiles["50"]));
         assert!((4_000..=4_004).contains(&none.percentiles["99"]));
         assert!(none.max_ns >= Some(20_000) && none.against_no_binding.is_none());

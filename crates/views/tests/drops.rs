@@ -42,6 +42,7 @@ fn measurement() -> DropMeasurement {
             drop("NO_SOCKET", "__udp4_lib_rcv", "udp", Some("eth0"), 30),
             drop("CPU_BACKLOG", "enqueue_to_backlog", "backlog", None, 8),
         ],
+        "netns_names": {"4026532315": "blue"},
         "flows": [{"flow": "UDP 10.0.0.1:5000 > 10.0.0.2:9000", "reason": "SOCKET_RCVBUFF",
             "netns": 4_026_531_840u32, "packets": 1200, "bytes": 273_600}],
         "groups": [

@@ -92,13 +92,17 @@ impl<'a> Drops<'a> {
         let [before, begun] = &session.begin;
         let readings = Readings { begin: [before, begun], end };
         let seen = Seen { rows: &rows, netns, all: totals.no_room_all == 0 };
+        let drops = self.drops(&rows);
+        let mut netns_names = netns_names();
+        netns_names.retain(|netns, _| drops.iter().any(|drop| drop.netns == Some(*netns)));
         DropMeasurement {
             schema: DROP_MEASUREMENT_SCHEMA,
             duration_s,
             filter: self.options.filter.to_string(),
             packets: sum(|row| row.packets).saturating_add(totals.no_room.packets),
             bytes: sum(|row| row.bytes).saturating_add(totals.no_room_bytes),
-            drops: self.drops(&rows),
+            drops,
+            netns_names,
             all_flows: flows,
             no_room: totals.no_room,
             not_packets: totals.not_packets,
@@ -156,6 +160,12 @@ impl<'a> Drops<'a> {
         }
         unknown
     }
+}
+
+/// Names of network namespaces by their inodes, which the kernel keeps in 32 bits (`struct ns_common`).
+fn netns_names() -> BTreeMap<u32, String> {
+    let names = nearpath_host::netns_names().into_iter();
+    names.filter_map(|(inode, name)| Some((u32::try_from(inode).ok()?, name))).collect()
 }
 
 fn dropped_flow(flow: &FlowRow, reason: Option<String>) -> DroppedFlow {

@@ -6,9 +6,9 @@
 //! Rule: lib/dynamic_queue_limits.c.
 
 use super::Planner;
-use super::draft::{Draft, DraftChange};
+use super::draft::Draft;
 use super::situation::Situation;
-use nearpath_model::{Goal, QueueFile, SettingFile, Severity, Target};
+use nearpath_model::{Goal, QueueFile, SettingFile, Target};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "byte_queue_limit",
@@ -24,19 +24,8 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for nic in situation.hardware() {
         for queue in &nic.tx_queues {
             let target = Target::from(SettingFile::queue(&nic.name, queue.queue, file));
-            let Some((finding, change)) = situation.proposed(&target) else { continue };
-            if let Some(before) = change.before.clone()
-                && finding.severity >= Severity::Warning
-            {
-                draft.add(DraftChange {
-                    id: format!("{}/{}/{file}", nic.name, file.queue(queue.queue)),
-                    target,
-                    before,
-                    after: change.after.clone(),
-                    why: change.why.trim_end_matches('.').to_owned(),
-                    finding: Some(finding.check.clone()),
-                });
-            }
+            let id = format!("{}/{}/{file}", nic.name, file.queue(queue.queue));
+            draft.add_proposed(situation, target, id);
         }
     }
 }

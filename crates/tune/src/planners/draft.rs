@@ -2,7 +2,7 @@
 
 use super::situation::{Situation, goes_to};
 use nearpath_model::{
-    CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, PlannedChange, QueueId, Target, Value,
+    CpuId, CpuSet, IfIndex, Irq, IrqNumber, Nic, PlannedChange, QueueId, Severity, Target, Value,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +53,23 @@ impl Draft {
             reboot,
             optional,
             predicted: None,
+        });
+    }
+
+    /// Adds what a finding proposes for a setting, as `id`, if it is at least a warning.
+    pub fn add_proposed(&mut self, situation: &Situation<'_>, target: Target, id: String) {
+        let Some((finding, change)) = situation.proposed(&target) else { return };
+        let Some(before) = change.before.clone() else { return };
+        if finding.severity < Severity::Warning {
+            return;
+        }
+        self.add(DraftChange {
+            id,
+            target,
+            before,
+            after: change.after.clone(),
+            why: change.why.trim_end_matches('.').to_owned(),
+            finding: Some(finding.check.clone()),
         });
     }
 

@@ -6,9 +6,9 @@
 //! Rule: Documentation/virt/kvm/halt-polling.rst.
 
 use super::Planner;
-use super::draft::{Draft, DraftChange};
+use super::draft::Draft;
 use super::situation::Situation;
-use nearpath_model::{FileOf, Goal, SettingFile, Severity, Target};
+use nearpath_model::{FileOf, Goal, SettingFile, Target};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "halt_polling",
@@ -21,17 +21,5 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
         return;
     }
     let target = Target::from(SettingFile::from(FileOf::HaltPolling));
-    let Some((finding, change)) = situation.proposed(&target) else { return };
-    if let Some(before) = change.before.clone()
-        && finding.severity >= Severity::Warning
-    {
-        draft.add(DraftChange {
-            id: "halt_poll_ns".to_owned(),
-            target,
-            before,
-            after: change.after.clone(),
-            why: change.why.trim_end_matches('.').to_owned(),
-            finding: Some(finding.check.clone()),
-        });
-    }
+    draft.add_proposed(situation, target, "halt_poll_ns".to_owned());
 }

@@ -173,7 +173,7 @@ fn places(m: &DropMeasurement, top: usize) -> String {
         left("STAGE"),
         left("FUNCTION"),
         left("DEVICE").optional(),
-        right("NETNS").optional(),
+        left("NETNS").optional(),
         left("PROTOCOL"),
     ];
     let several = m.drops.iter().any(|drop| Some(drop.netns) != m.drops.first().map(|d| d.netns));
@@ -187,7 +187,7 @@ fn places(m: &DropMeasurement, top: usize) -> String {
             drop.stage.to_string(),
             drop.function.clone(),
             or_none(drop.device.clone().or_else(unnamed)),
-            or_none(drop.netns.filter(|_| several)),
+            or_none(drop.netns.filter(|_| several).map(|inode| netns(m, inode))),
             drop.protocol.clone(),
         ]);
     }
@@ -201,6 +201,11 @@ fn places(m: &DropMeasurement, top: usize) -> String {
         table.row(row);
     }
     table.render()
+}
+
+/// The name of a network namespace, or its inode.
+fn netns(m: &DropMeasurement, inode: u32) -> String {
+    m.netns_names.get(&inode).cloned().unwrap_or_else(|| inode.to_string())
 }
 
 /// The meaning of the reasons in the table.

@@ -11,6 +11,7 @@ use nearpath_trial::scenarios::{ScenarioResult, ScenariosReport};
 /// What was compared, and the table.
 pub fn scenarios(report: &ScenariosReport) -> String {
     let mut out = String::new();
+    line!(out, "{}", in_a_line(report));
     let nic = report.nic.as_deref().map_or("no interface".to_owned(), printable);
     let node = report.node.map_or("no node".to_owned(), |node| format!("node {}", node.0));
     let cpus = report.cpus.as_ref().map_or("none".to_owned(), ToString::to_string);
@@ -33,6 +34,31 @@ pub fn scenarios(report: &ScenariosReport) -> String {
     out
 }
 
+/// The best of those that are better than no binding, else that none is, or why that is unknown.
+fn in_a_line(report: &ScenariosReport) -> String {
+    let p99 = |row: &ScenarioResult| row.percentiles.get("99").copied();
+    let compared = |row: &&ScenarioResult| row.against_no_binding.is_some();
+    let better = report.scenarios.iter().filter(|row| {
+        row.against_no_binding.as_ref().is_some_and(|compared| compared.verdict == Verdict::Better)
+    });
+    let best = better.filter_map(|row| Some((p99(row)?, row))).min_by_key(|(ns, _)| *ns);
+    if let Some((ns, row)) = best {
+        let against = row.against_no_binding.as_ref().map(difference).unwrap_or_default();
+        let name = row.scenario.name();
+        return format!("best: {name}, P99 {}; against no binding {against}", latency(ns));
+    }
+    if report.scenarios.iter().any(|row| compared(&row)) {
+        return "no scenario is better than no binding".to_owned();
+    }
+    let lowest = report.scenarios.iter().filter_map(|row| Some((p99(row)?, row)));
+    match lowest.min_by_key(|(ns, _)| *ns) {
+        Some((ns, row)) => {
+            format!("no comparison; lowest P99: {}, {}", row.scenario.name(), latency(ns))
+        }
+        None => "no comparison: too few answers".to_owned(),
+    }
+}
+
 fn table(report: &ScenariosReport) -> String {
     let columns = [
         left("SCENARIO"),
@@ -45,6 +71,7 @@ fn table(report: &ScenariosReport) -> String {
         right("MAX"),
         right("P99 OF BLOCKS"),
         right("MEMORY ELSEWHERE").optional(),
+        right("CACHE MISSES PER ANSWER").optional(),
         left("P99 AGAINST NO BINDING").optional(),
     ];
     let mut table = Table::new(&columns);
@@ -62,6 +89,7 @@ fn table(report: &ScenariosReport) -> String {
             row.max_ns.map(latency).unwrap_or_default(),
             spread(row),
             row.memory_elsewhere.map(percent).unwrap_or_default(),
+            row.cache_misses_per_answer.map(digits).unwrap_or_default(),
             row.against_no_binding.as_ref().map(difference).unwrap_or_default(),
         ]);
     }
@@ -113,6 +141,7 @@ mod tests {
                 row("no_binding", 40_000, json!(null)), row("cpu_binding", 20_000, compared)]});
         let report = serde_json::from_value(report).unwrap();
         let expected = "\
+best: CPU binding, P99 20.0µs; against no binding -50.0% (-55.0% to -45.5%): better
 application: nearpath bench reflect at 10.0.0.1:6327
 near:        eth0, node 1, CPUs 2-3
 optimised:   irq-40

@@ -14,6 +14,7 @@ mod sum;
 use aux::AuxAreas;
 use nearpath_host::Root;
 use nearpath_model::{CpuSet, LoadSamples};
+pub(crate) use perf::open_event;
 use perf::{Perf, Rate};
 use places::Places;
 use pmu::{Events, SpeEvent};

@@ -100,8 +100,22 @@ pub(super) fn attributes(event: &Event, rate: Option<Rate>, precise: u64) -> per
     attributes
 }
 
+/// Opens an event of all tasks on a CPU.
 pub(super) fn open(
     attributes: &mut perf_event_attr,
+    cpu: i32,
+    leader: Option<&OwnedFd>,
+) -> io::Result<OwnedFd> {
+    open_event(attributes, -1, cpu, leader)
+}
+
+/// Opens an event of a thread, or of all if that is -1, on a CPU, or on all.
+///
+/// # Errors
+/// The kernel refused.
+pub(crate) fn open_event(
+    attributes: &mut perf_event_attr,
+    tid: i32,
     cpu: i32,
     leader: Option<&OwnedFd>,
 ) -> io::Result<OwnedFd> {
@@ -113,7 +127,7 @@ pub(super) fn open(
         libc::syscall(
             libc::SYS_perf_event_open,
             std::ptr::from_mut(attributes),
-            -1 as libc::pid_t,
+            tid,
             cpu,
             group,
             CLOEXEC,

@@ -5,6 +5,7 @@ use crate::interrupt::Interrupt;
 use anyhow::{Context, anyhow, bail};
 use nearpath_host::parse::parse_memory_maps;
 use nearpath_host::{NetnsRef, Root, in_netns};
+use nearpath_instruments::ProcessEvents;
 use nearpath_model::NodeId;
 use nearpath_model::memory::NodeBytes;
 use nearpath_trial::background::{
@@ -59,9 +60,11 @@ impl Application<'_> {
         interrupt: &Interrupt,
     ) -> anyhow::Result<Measured> {
         self.run(binding, interrupt, |pid| {
+            let misses = ProcessEvents::cache_misses(pid).ok();
             let measured = self.probe(interrupt)?;
             let memory_elsewhere = self.node.and_then(|node| elsewhere(pid, node));
-            Ok(Measured { memory_elsewhere, ..measured })
+            let cache_misses = misses.and_then(|mut misses| misses.count().ok());
+            Ok(Measured { memory_elsewhere, cache_misses, ..measured })
         })
     }
 

@@ -16,6 +16,7 @@ pub(in crate::commands) use application::unescaped;
 use clap::{Args, ValueEnum};
 use host::{Near, Tuned};
 use nearpath_host::{NetnsRef, Root};
+use nearpath_instruments::ProcessEvents;
 use nearpath_model::CpuSet;
 use nearpath_trial::comparison::CYCLES_MIN;
 use nearpath_trial::live::cpus_busy;
@@ -213,6 +214,11 @@ impl Scenarios {
             patience: application::PATIENCE,
         };
         let blocks = self.blocks(&root, &scenarios, &near, &mut tuned, &application, interrupt)?;
+        if let Err(reason) = ProcessEvents::cache_misses(std::process::id()) {
+            near.notes.push(format!(
+                "cache misses are not available: no PMU counts them here ({reason})"
+            ));
+        }
         if self.cycles < CYCLES_MIN {
             near.notes.push(format!("fewer than {CYCLES_MIN} cycles: no comparison"));
         }
