@@ -81,9 +81,8 @@ def test_wrong_placements_and_autonuma_are_as_asked(host: Host) -> None:
     rows = {row["scenario"]: row for row in report["scenarios"]}
     assert all(row["count"] + row["lost"] == 200 for row in rows.values()), report
     elsewhere = {scenario: row["memory_elsewhere"] for scenario, row in rows.items()}
-    # Pages of the program's file stay where the first that read them was.
-    assert elsewhere["cpu_and_memory_binding"] < 0.5, elsewhere
-    assert min(elsewhere["wrong_node"], elsewhere["wrong_memory"]) > 0.5, elsewhere
+    assert elsewhere["cpu_and_memory_binding"] < 0.05, elsewhere
+    assert min(elsewhere["wrong_node"], elsewhere["wrong_memory"]) > 0.95, elsewhere
     assert host.check(autonuma) == before and json.loads(host.check("nearpath tune status --json"))["journal"] == []
     # The emulated CPU has no PMU.
     assert any(note.startswith("cache misses are not available") for note in report["notes"]), report["notes"]

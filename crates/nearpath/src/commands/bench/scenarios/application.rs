@@ -199,12 +199,14 @@ impl Application<'_> {
     }
 }
 
-/// Share of a process's memory that is not on a node; `None` if it is unknown. Its children do not count.
+/// Share of a process's own memory that is not on a node; `None` if it is unknown. Pages of files do not count: they
+/// are where the first reader of the program was, which no placement changes. Nor do its children.
 fn elsewhere(pid: u32, node: NodeId) -> Option<f64> {
     let maps = Root::live().read(&format!("/proc/{pid}/numa_maps")).ok()?;
     let nodes = parse_memory_maps(&maps).ok()?.nodes;
-    let all: u64 = nodes.values().map(NodeBytes::total).sum();
-    let here = nodes.get(&node).map_or(0, NodeBytes::total);
+    let own = |bytes: &NodeBytes| bytes.total().saturating_sub(bytes.file_bytes);
+    let all: u64 = nodes.values().map(own).sum();
+    let here = nodes.get(&node).map_or(0, own);
     (all > 0).then(|| (all - here) as f64 / all as f64)
 }
 
