@@ -27,6 +27,16 @@ static __always_inline struct cfs_rq *queue_of_task(struct task_struct *task)
 	return BPF_CORE_READ(task, se.cfs_rq);
 }
 
+/* Whether the kernel counts for how long the tasks of a queue have been throttled. */
+static __always_inline bool counts_throttled_ns(void)
+{
+	struct cfs_rq *queue = 0;
+	struct cfs_rq___old *old = 0;
+
+	return bpf_core_field_exists(queue->throttled_clock_pelt_time) ||
+	       bpf_core_field_exists(old->throttled_clock_task_time);
+}
+
 /*
  * For how long the tasks of this queue, or of one above it, have been throttled ever, in periods that have ended:
  * nanoseconds of the CPU's clock for load tracking (kernel/sched/fair.c, tg_unthrottle_up), which is slower than time

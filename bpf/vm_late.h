@@ -3,9 +3,9 @@
  * Why packets are late: where the time of those went that took longer than slow_ns into the guest.
  *
  * The time is split, without a rest, into the wait for NET_RX, its run, and for vhost and the vCPU each the time that
- * the thread was ready without having a CPU, that for which its cgroup had no quota left, and the rest. For that, each CPU has a ring of what it ran last, and each
- * thread one of its last waits, each with the task that had the CPU for longest. A packet is counted where most of its
- * time went.
+ * the thread was ready without having a CPU, that for which its cgroup had no quota left, and the rest. For that, each
+ * CPU has a ring of what it ran last, and each thread one of its last waits, each with the task that had the CPU for
+ * longest. A packet is counted where most of its time went.
  */
 #ifndef NEARPATH_VM_LATE_H
 #define NEARPATH_VM_LATE_H
@@ -201,11 +201,11 @@ static __always_inline bool waited_for_quota(struct thread *thread, struct task_
 {
 	struct cfs_rq *queue = queue_of_task(task);
 
-	if (thread->throttled)
-		return true;
-	/* It may have been throttled after it was woken, when others of the cgroup had used up the rest. */
-	return (u64)queue == thread->queue &&
-	       2 * (throttled_ns(queue) - thread->throttled_ns) > now - thread->ready_ns;
+	/* On another CPU, or a kernel that does not count the time: whether it began so is what is known. */
+	if ((u64)queue != thread->queue || !counts_throttled_ns())
+		return thread->throttled;
+	/* It may have been throttled later, when others of the cgroup had used up the rest, or only at first. */
+	return 2 * (throttled_ns(queue) - thread->throttled_ns) > now - thread->ready_ns;
 }
 
 static __always_inline void switches(bool preempted, struct task_struct *previous, struct task_struct *next)

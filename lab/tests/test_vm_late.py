@@ -39,30 +39,31 @@ def start_hog(host: Host, cpu: int) -> Job:
     return hog
 
 
-def limit_cpu_time(host: Host, vm: int) -> Job:
-    """A quota for the virtual machine, which another task of its cgroup uses up: 0.3 s of each 0.6 s are left."""
+def limit_cpu_time(host: Host, vm: int, quota: str) -> Job:
+    """A quota for the virtual machine (`cpu.max`), which another task of its cgroup uses up."""
     group = "/sys/fs/cgroup/limited"
     host.check(f"echo +cpu >/sys/fs/cgroup/cgroup.subtree_control; mkdir {group}")
-    host.check(f"echo '300000 600000' >{group}/cpu.max; echo {vm} >{group}/cgroup.procs")
+    host.check(f"echo '{quota}' >{group}/cpu.max; echo {vm} >{group}/cgroup.procs")
     # On a CPU that neither of the threads runs on.
     other = max(set(TWO_NODES.cpus_of(1)) - {VHOST_CPU, VCPU_CPU})
     return host.start(f"echo $$ >{group}/cgroup.procs && exec taskset -c {other} sh -c 'while :; do :; done'")
 
 
-def late_of(host: Host, cpu: int | None, quota: bool = False) -> tuple[dict[str, Any], int]:
-    """The late packets of 200 while a CPU is taken, and how many packets there were."""
+def late_of(host: Host, cpu: int | None, quota: str | None = None) -> tuple[dict[str, Any], int]:
+    """The late packets of 200 while a CPU is taken, or a quota used up, and how many packets there were."""
     vm = start_vm(host, "-c", str(VCPU_CPU))
     host.check(f"taskset -p -c {VHOST_CPU} {worker_of(host, vm)}")
     measuring = start_measuring(host, "measure", "vm", "--slow", SLOW)
     # A thread is known from its first packet on.
     send(host, 5, 40)
     wait_until_taken(host)
-    hog = start_hog(host, cpu) if cpu is not None else limit_cpu_time(host, vm.pid) if quota else None
+    jobs = [start_hog(host, cpu)] if cpu is not None else []
+    jobs += [limit_cpu_time(host, vm.pid, quota)] if quota else []
     send(host, 200, 40)
     wait_until_taken(host)
     document = ended(measuring)
-    if hog:
-        host.check(["kill", str(hog.pid)])
+    for job in jobs:
+        host.check(["kill", str(job.pid)])
     guest = vm.end()
     assert document["not_available"] == []
     (one,) = document["vms"]
@@ -87,11 +88,22 @@ def test_a_task_on_the_cpu_of_vhost_or_the_vcpu_is_named(host: Host, cpu: int, p
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
 def test_a_quota_is_named(host: Host) -> None:
     """The CPUs of vhost and of the vCPU are idle meanwhile, so no other task can be blamed."""
-    late, _ = late_of(host, None, quota=True)
+    late, _ = late_of(host, None, "300000 600000")
     packets = sum(found["packets"] for found in late["parts"])
     assert packets >= 30, "it is used up for half of the time"
     throttled = sum(found["packets"] for found in late["parts"] if found["part"].endswith("_throttled"))
     assert throttled >= 0.95 * packets, late
+
+
+@pytest.mark.parametrize("cpu", [VHOST_CPU, VCPU_CPU])
+@lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
+def test_a_quota_too_short_to_make_packets_late_is_not_blamed(host: Host, cpu: int) -> None:
+    """It takes 20 ms of each 100 ms, the task 300 ms at once: packets are late from 100 ms on."""
+    late, _ = late_of(host, cpu, "80000 100000")
+    packets = sum(found["packets"] for found in late["parts"])
+    assert packets >= 30, "the task takes half of the time"
+    named = sum(found["behind"].get("hog", 0) for found in late["parts"])
+    assert named >= 0.95 * packets, late
 
 
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)

@@ -25,7 +25,12 @@ impl ProcessEvents {
     /// # Errors
     /// There is no PMU that counts them, or the kernel does not permit it.
     pub fn cache_misses(pid: u32) -> io::Result<Self> {
-        Self::of(pid, CACHE_MISSES)
+        Self::of(pid, CACHE_MISSES).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::EOPNOTSUPP) => {
+                io::Error::other("no PMU counts them here")
+            }
+            _ => error,
+        })
     }
 
     fn of(pid: u32, event: (u32, u64)) -> io::Result<Self> {

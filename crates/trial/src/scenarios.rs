@@ -90,7 +90,8 @@ pub struct Measured {
     pub seconds: f64,
     /// Busy CPUs meanwhile, of the whole host.
     pub cpus_busy: f64,
-    /// Share of the application's memory, without pages of files, that is not on the NIC's node, at the end; `None` if unknown.
+    /// Share of the application's memory, without pages of files, that is not on the NIC's node, at the end; `None` if
+    /// unknown.
     pub memory_elsewhere: Option<f64>,
     /// Cache misses of the application meanwhile; `None` if no PMU counts them.
     pub cache_misses: Option<u64>,
@@ -137,7 +138,8 @@ pub struct ScenarioResult {
     /// Answers per second.
     #[serde(default)]
     pub per_s: f64,
-    /// Share of the application's memory, without pages of files, that is not on the NIC's node, the mean of the blocks; `None` if unknown.
+    /// Share of the application's memory, without pages of files, that is not on the NIC's node, the mean of the blocks;
+    /// `None` if unknown.
     #[serde(default)]
     pub memory_elsewhere: Option<f64>,
     /// Cache misses of the application for each answer; `None` if no PMU counts them.

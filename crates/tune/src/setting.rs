@@ -5,6 +5,12 @@
 
 use crate::TuneError;
 use nearpath_model::{Change, Saved, SavedPart, Value};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a reading may have the value before the last write, and how often it is read again.
+const LATE: Duration = Duration::from_millis(100);
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// A setting of a file, a thread or an interface.
 pub(crate) trait Setting {
@@ -68,6 +74,11 @@ pub(crate) trait Setting {
     /// Checks whether replacing the current value by this one would harm its processes, whatever is requested.
     fn may_be_written(&self, _now: &str, _value: &str) -> Result<(), TuneError> {
         Ok(())
+    }
+
+    /// Whether a reading may still have the value before the last write for a moment.
+    fn reads_late(&self) -> bool {
+        false
     }
 
     /// The part of the current value that a value refers to, if a setting has several parts.
@@ -236,6 +247,10 @@ pub(crate) fn undo(
     let left = setting.is_left_by_kernel(&now, after);
     // Without the change the kernel would have moved it, too.
     if is_there(setting, &now, before) || (possible.replaced && left) {
+        if setting.reads_late() && setting.same(&now, &possible.text) {
+            // The change may be about to replace what was read. What is there already can hardly be refused.
+            let _ = setting.write(&possible.text);
+        }
         restore_all(setting, &change.snapshot)?;
         setting.follow(after, &possible.text)?;
         return setting.tidy();
@@ -362,13 +377,20 @@ pub(crate) fn look(setting: &dyn Setting, change: &Change) -> Result<ObservedVal
 
 fn put(setting: &dyn Setting, value: &str) -> Result<(), TuneError> {
     setting.write(value)?;
-    match setting.read()?.map(|now| setting.part(&now, value)) {
-        Some(now) if setting.same(&now, value) => Ok(()),
-        Some(now) => Err(TuneError::kernel(
-            format!("writing {value:?} to {}", setting.name()),
-            format!("the kernel accepted it, but has {now:?}"),
-        )),
-        None => Err(gone(setting)),
+    let written = Instant::now();
+    loop {
+        match setting.read()?.map(|now| setting.part(&now, value)) {
+            Some(now) if setting.same(&now, value) => return Ok(()),
+            // The kernel does not announce it.
+            Some(_) if setting.reads_late() && written.elapsed() < LATE => thread::sleep(AGAIN),
+            Some(now) => {
+                return Err(TuneError::kernel(
+                    format!("writing {value:?} to {}", setting.name()),
+                    format!("the kernel accepted it, but has {now:?}"),
+                ));
+            }
+            None => return Err(gone(setting)),
+        }
     }
 }
 
@@ -388,6 +410,8 @@ fn drift(setting: &dyn Setting, now: &str, expected: &str) -> TuneError {
     TuneError::Drift { target: setting.name(), now: quoted(now), expected: quoted(expected) }
 }
 
+#[cfg(test)]
+mod late_tests;
 #[cfg(test)]
 mod mask_tests;
 #[cfg(test)]

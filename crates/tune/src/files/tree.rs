@@ -217,6 +217,12 @@ impl Setting for FileSetting<'_> {
         }
     }
 
+    /// An interrupt moves when it fires next. Just then a reading has neither the pending affinity nor the new one
+    /// (`irq_move_masked_irq` of kernel/irq/migration.c; `show_irq_affinity` of kernel/irq/proc.c takes no lock).
+    fn reads_late(&self) -> bool {
+        matches!(self.file.of, FileOf::Irq(_))
+    }
+
     fn possible(&self, value: &str) -> Possible {
         let as_it_is = || Possible { text: value.to_owned(), replaced: false };
         match online(&Root::live()) {

@@ -93,7 +93,7 @@ fn none_in_a_line(m: &DropMeasurement, time: &str) -> String {
     if counted.is_empty() {
         return format!("no packet dropped in {time}s");
     }
-    printable(&format!("no packet seen to be dropped in {time}s; {}", counted.join("; ")))
+    printable(&format!("no dropped packet seen in {time}s; {}", counted.join("; ")))
 }
 
 /// Drops without `kfree_skb`, which only the kernel's counters show.
@@ -408,7 +408,7 @@ mod tests {
         });
         assert_eq!(
             in_a_line(&none),
-            "no packet seen to be dropped in 0.000s; the kernel counted 45 connection requests dropped: \
+            "no dropped packet seen in 0.000s; the kernel counted 45 connection requests dropped: \
              accept queue full (TcpExt.ListenDrops); eth0 counted 1,200 dropped on receive"
         );
         assert_eq!((thousands(0), thousands(1_234_567)), ("0".to_owned(), "1,234,567".to_owned()));

@@ -91,7 +91,7 @@ fn in_a_line(m: &IrqMeasurement) -> String {
     let drops = m.cpus.iter().filter_map(|cpu| Some((cpu.dropped?, cpu.cpu)));
     match drops.max_by_key(|(dropped, _)| *dropped) {
         Some((dropped, cpu)) if dropped > 0 => {
-            format!("{busiest}; cpu {cpu} dropped {dropped} packets: its backlog was full")
+            format!("{busiest}; cpu {cpu} dropped {dropped} packets at its backlog")
         }
         _ => busiest,
     }

@@ -43,9 +43,9 @@ fn in_a_line(report: &ScenariosReport) -> String {
     });
     let best = better.filter_map(|row| Some((p99(row)?, row))).min_by_key(|(ns, _)| *ns);
     if let Some((ns, row)) = best {
-        let against = row.against_no_binding.as_ref().map(difference).unwrap_or_default();
+        let against = row.against_no_binding.as_ref().map(change).unwrap_or_default();
         let name = row.scenario.name();
-        return format!("best: {name}, P99 {}; against no binding {against}", latency(ns));
+        return format!("best: {name}, P99 {}: {against} against no binding", latency(ns));
     }
     if report.scenarios.iter().any(|row| compared(&row)) {
         return "no scenario is better than no binding".to_owned();
@@ -112,10 +112,15 @@ pub(super) fn difference(compared: &Comparison) -> String {
         Verdict::NoDifference => "no difference",
         Verdict::Inconclusive => "inconclusive",
     };
+    format!("{}: {verdict}", change(compared))
+}
+
+/// `-50.0% (-55.0% to -45.5%)`.
+fn change(compared: &Comparison) -> String {
     let delta = signed_percentage(compared.delta_percent);
     let ends = compared.ci95.map(|ends| ends.map(signed_percentage));
     let interval = ends.map(|[low, high]| format!(" ({low} to {high})")).unwrap_or_default();
-    format!("{delta}{interval}: {verdict}")
+    format!("{delta}{interval}")
 }
 
 #[cfg(test)]
@@ -141,7 +146,7 @@ mod tests {
                 row("no_binding", 40_000, json!(null)), row("cpu_binding", 20_000, compared)]});
         let report = serde_json::from_value(report).unwrap();
         let expected = "\
-best: CPU binding, P99 20.0µs; against no binding -50.0% (-55.0% to -45.5%): better
+best: CPU binding, P99 20.0µs: -50.0% (-55.0% to -45.5%) against no binding
 application: nearpath bench reflect at 10.0.0.1:6327
 near:        eth0, node 1, CPUs 2-3
 optimised:   irq-40

@@ -215,9 +215,7 @@ impl Scenarios {
         };
         let blocks = self.blocks(&root, &scenarios, &near, &mut tuned, &application, interrupt)?;
         if let Err(reason) = ProcessEvents::cache_misses(std::process::id()) {
-            near.notes.push(format!(
-                "cache misses are not available: no PMU counts them here ({reason})"
-            ));
+            near.notes.push(format!("cache misses are not available: {reason}"));
         }
         if self.cycles < CYCLES_MIN {
             near.notes.push(format!("fewer than {CYCLES_MIN} cycles: no comparison"));
