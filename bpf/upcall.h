@@ -20,12 +20,13 @@
 #define UPCALL_WAYS 16
 #define UPCALL_BUCKET_BITS (UPCALL_BITS - 4)
 #define ANSWERED 2ULL
+#define ENTERING 4ULL
 
 /* Whether the answers can be observed; if not, a packet ends when user space receives it. */
 const volatile bool has_upcall_answers;
 
 struct upcall {
-	u64 key; /* the fingerprint, which is odd; 0: free; ANSWERED: being answered */
+	u64 key; /* the fingerprint, which is odd; 0: free; ANSWERED: being answered; ENTERING: being written */
 	u64 rest; /* a hash of the remaining bytes of the packet, or 0 */
 	u64 tag; /* address of the copied sk_buff, or 0 once it is freed */
 	u64 ns; /* when, and on which CPU */
@@ -112,12 +113,31 @@ static __always_inline u32 path_index(u64 key, u32 way)
 	return (key >> (64 - UPCALL_BUCKET_BITS)) * UPCALL_WAYS + way;
 }
 
+/*
+ * Writes an upcall into its way. Another CPU that looks for one with the same fingerprint meanwhile finds this
+ * one only when it is whole, with its time and not that of the way's last upcall (stores are ordered on x86).
+ */
+static __always_inline void write_upcall(struct upcall *way, struct upcall *new)
+{
+	u64 key = new->key;
+
+	/* First the time: a way that is being written is not the oldest of a full bucket. */
+	*(volatile u64 *)&way->ns = new->ns;
+	*(volatile u64 *)&way->key = ENTERING;
+	new->key = ENTERING;
+	barrier();
+	*way = *new;
+	barrier();
+	*(volatile u64 *)&way->key = key;
+}
+
 /* Records an upcall; in a full bucket it replaces the oldest, which is lost. */
 static __noinline u32 enter_upcall(struct cpu *cpu, struct upcall *new)
 {
+	/* CPUs that enter at the same time prefer different ways. */
+	u32 first = bpf_get_smp_processor_id(), number = first;
 	struct upcall *way, *slot;
 	struct upcalls *bucket;
-	u32 number = 0;
 
 	if (!cpu || !new)
 		return 0;
@@ -128,17 +148,18 @@ static __noinline u32 enter_upcall(struct cpu *cpu, struct upcall *new)
 #pragma clang loop unroll(disable)
 	for (u32 i = 1; i < UPCALL_WAYS; i++) {
 		slot = &bucket->ways[number & (UPCALL_WAYS - 1)];
-		way = &bucket->ways[i];
+		way = &bucket->ways[(first + i) & (UPCALL_WAYS - 1)];
 		if (slot->key && (!way->key || way->ns < slot->ns))
-			number = i;
+			number = first + i;
 	}
-	slot = &bucket->ways[number & (UPCALL_WAYS - 1)];
+	number &= UPCALL_WAYS - 1;
+	slot = &bucket->ways[number];
 	if (slot->key && (slot->state == PACKET_RX || slot->state == PACKET_TX) &&
 	    new->ns - slot->ns < PACKET_STALE_NS)
 		COUNT(cpu, collided);
 	if (new->tag)
 		keep_packet_path(new->tag, path_index(new->key, number));
-	*slot = *new;
+	write_upcall(slot, new);
 	return 0;
 }
 

@@ -6,6 +6,9 @@
  * the thread was ready without having a CPU, that for which its cgroup had no quota left, and the rest. For that, each
  * CPU has a ring of what it ran last, and each thread one of its last waits, each with the task that had the CPU for
  * longest. A packet is counted where most of its time went.
+ *
+ * Waits of at least pause_ns are also kept one by one: a guest sees that its vCPU was without a CPU for so long, and
+ * not why.
  */
 #ifndef NEARPATH_VM_LATE_H
 #define NEARPATH_VM_LATE_H
@@ -18,6 +21,8 @@
 #define WAITS 16
 #define RUNS 32
 #define CULPRITS_MAX 1024
+/* A power of two. */
+#define PAUSES_MAX 8192
 
 /* The same order as in crates/instruments/src/vm. */
 enum part {
@@ -105,8 +110,28 @@ struct {
 	__type(value, u64); /* packets */
 } culprits SEC(".maps");
 
+/* A wait of a vCPU's or a vhost worker's thread. */
+struct pause {
+	u64 start_ns, end_ns; /* end_ns 0: being written */
+	u32 thread; /* its number in the kernel */
+	u32 quota;
+	char comm[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PAUSES_MAX); /* 1 if none is kept */
+	__type(key, u32);
+	__type(value, struct pause);
+} pauses SEC(".maps");
+
+/* Pauses ever; the last PAUSES_MAX of them are kept. */
+u32 pause_count;
+
 /* Packets are late from this on; 0: none is explained. Set by user space. */
 const volatile u64 slow_ns;
+/* Waits of this length are kept as pauses. */
+const volatile u64 pause_ns;
 
 static __always_inline struct thread *thread_slot(u64 task)
 {
@@ -208,6 +233,27 @@ static __always_inline bool waited_for_quota(struct thread *thread, struct task_
 	return 2 * (throttled_ns(queue) - thread->throttled_ns) > now - thread->ready_ns;
 }
 
+static __always_inline void keep_pause(struct wait *wait, struct task_struct *task)
+{
+	struct pause *pause;
+	u32 number;
+
+	if (!pause_ns || wait->end_ns - wait->start_ns < pause_ns)
+		return;
+	number = __sync_fetch_and_add(&pause_count, 1) & (PAUSES_MAX - 1);
+	pause = bpf_map_lookup_elem(&pauses, &number);
+	if (!pause)
+		return;
+	pause->end_ns = 0;
+	barrier();
+	pause->start_ns = wait->start_ns;
+	pause->thread = BPF_CORE_READ(task, pid);
+	pause->quota = wait->quota;
+	__builtin_memcpy(pause->comm, wait->comm, sizeof(pause->comm));
+	barrier();
+	pause->end_ns = wait->end_ns;
+}
+
 static __always_inline void switches(bool preempted, struct task_struct *previous, struct task_struct *next)
 {
 	struct thread *thread = thread_of((u64)previous);
@@ -228,6 +274,7 @@ static __always_inline void switches(bool preempted, struct task_struct *previou
 	__builtin_memset(wait->comm, 0, sizeof(wait->comm));
 	if (runs->scratch.longest_ns)
 		__builtin_memcpy(wait->comm, runs->ring[runs->scratch.longest & (RUNS - 1)].comm, sizeof(wait->comm));
+	keep_pause(wait, next);
 	thread->waits++;
 	thread->ready_ns = 0;
 }

@@ -264,18 +264,23 @@ def _make_initrd(folder: Path, busybox: Path, modules: Path, archive: Path) -> N
         (folder / name).mkdir()
     shutil.copy(busybox, folder / "bin")
     shutil.copy(GUEST / "initrd/init", folder)
-    order = _with_dependencies(modules, DISK_MODULES)
+    order = with_dependencies(modules / "modules.dep", DISK_MODULES)
     for name in order:
         shutil.copy(modules / name, folder / "modules")
     (folder / "modules/order").write_text("".join(f"{Path(name).name}\n" for name in order))
+    make_archive(folder, busybox, archive)
+
+
+def make_archive(folder: Path, busybox: Path, archive: Path) -> None:
+    """Creates an initrd from a directory."""
     listing = "".join(f"{file.relative_to(folder)}\n" for file in sorted(folder.rglob("*")))
     archive.write_bytes(_run([str(busybox), "cpio", "-o", "-H", "newc"], folder, listing.encode()))
 
 
-def _with_dependencies(modules: Path, wanted: tuple[str, ...]) -> list[str]:
-    """The files of some modules and their dependencies, in load order."""
+def with_dependencies(modules_dep: Path, wanted: tuple[str, ...]) -> list[str]:
+    """The files of some modules and their dependencies, in load order; `modules_dep` is the file of that name."""
     # Each line of modules.dep: a module and its dependencies, the last of which must be loaded first.
-    lines = (line.split() for line in (modules / "modules.dep").read_text().splitlines())
+    lines = (line.split() for line in modules_dep.read_text().splitlines())
     needs = {Path(first.rstrip(":")).stem: (first.rstrip(":"), *others) for first, *others in lines}
     files = (file for name in wanted if name in needs for file in reversed(needs[name]))
     return list(dict.fromkeys(files))

@@ -135,7 +135,8 @@ def test_bytes_of_four_nodes_are_those_of_the_kernel(host: Host) -> None:
     far = sum(size for node, of in shown["nodes"].items() if node != "0" for size in of.values())
     assert shown["remote_bytes"] == far and shown["ran_on_nodes"] == {"0": 1.0}, shown
     first = host.check(f"nearpath show memory --pid {job.pid}").splitlines()[0]
-    assert "node" in first and "its threads ran on node 0" in first, first
+    answer = rf"python3\[{job.pid}\]: [0-9.]+% of [0-9.]+ MiB is on nodes 1-3, its threads ran on node 0"
+    assert re.fullmatch(answer, first), first
 
 
 @representative

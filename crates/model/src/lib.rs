@@ -7,6 +7,7 @@
 pub mod accepts;
 mod accesses;
 mod change;
+pub mod clock;
 mod cpuset;
 mod detail;
 mod dpdk;

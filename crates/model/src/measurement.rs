@@ -1,5 +1,6 @@
 //! Results of the instrument `stages` for an interval: the JSON of `measure stages --json`.
 
+use crate::clock::Clocks;
 use crate::vm::VmMeasurement;
 use crate::{CpuId, Detail, IfIndex, NodeId};
 use crate::{Outlier, Share, Slow};
@@ -75,6 +76,10 @@ pub struct Measurement {
     /// The way into virtual machines of packets that reached their taps; `None` if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub into_guests: Option<VmMeasurement>,
+    /// The clocks of this kernel, if slow packets were recorded and the CPU has a time stamp counter: with them the
+    /// recording of a guest is put beside the host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<Clocks>,
 }
 
 impl Measurement {

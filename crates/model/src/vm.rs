@@ -1,14 +1,17 @@
 //! Results of the instrument `vm`: the JSON of `measure vm --json`.
 
 use crate::Cost;
+use crate::clock::{Clocks, GuestTsc};
 use crate::histogram::{by_number, quantile_ns, upper_ns};
 use crate::memory::NotAvailable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+mod guest;
 mod late;
 mod transmit;
 
+pub use guest::{GuestLate, GuestSpan, GuestWait, VcpuPause, VcpuPauses};
 pub use late::{VmLate, VmLatePart, VmPart};
 pub use transmit::{VmTransmit, VmTransmitCpus, VmTransmitSpanKind};
 
@@ -38,6 +41,21 @@ pub struct VmMeasurement {
     pub events_lost: u64,
     /// Measurement overhead; `None` if the kernel has no run-time statistics.
     pub cost: Option<Cost>,
+    /// The clocks of the host; `None` where the CPU has no time stamp counter, and without a limit for late packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<Clocks>,
+    /// Waits of vCPUs that were replaced by later ones.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pauses_lost: u64,
+    /// The late packets of a guest, by its own recording; `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<GuestLate>,
+}
+
+/// Whether a counter is to be left out.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl VmMeasurement {
@@ -73,6 +91,12 @@ pub struct MeasuredVm {
     pub comm: Option<String>,
     /// Its queues, by tap and number.
     pub queues: Vec<VmQueue>,
+    /// Waits of its vCPUs; `None` without a limit for late packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pauses: Option<VcpuPauses>,
+    /// Its time stamp counter; `None` if unknown (KVM tells it in debugfs).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tsc: Option<GuestTsc>,
 }
 
 /// A queue of a tap.

@@ -11,12 +11,15 @@ use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
 use nearpath_model::memory::{MEMORY_MEASUREMENT_SCHEMA, MemoryMeasurement};
 use nearpath_model::tcp::{TCP_MEASUREMENT_SCHEMA, TcpMeasurement};
+use nearpath_model::vm::{VM_MEASUREMENT_SCHEMA, VmMeasurement};
 use nearpath_model::{
     Diagnosis, MEASUREMENT_SCHEMA, Measurement, SCHEDULED_TRANSMISSION_SCHEMA,
     ScheduledTransmission, WORKERS_SCHEMA, Workers,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The measurement of each instrument; `None` for those not requested.
@@ -134,13 +137,42 @@ pub fn read(files: &[PathBuf]) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
+/// The document in a file; with one per interval and then the total, the last.
+fn document_of(mut file: impl Read) -> anyhow::Result<Value> {
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    let documents = serde_json::Deserializer::from_slice(&text).into_iter::<Value>();
+    let last = documents.last().ok_or_else(|| anyhow!("the file is empty"))?;
+    last.map_err(|error| anyhow!("not valid JSON: {error}"))
+}
+
+/// Reads to its end what `measure stages --json` wrote, in this kernel or in a guest's.
+///
+/// # Errors
+/// The file cannot be read or is not such a file.
+pub fn read_stages(file: impl Read) -> anyhow::Result<Measurement> {
+    let document = document_of(file)?;
+    if document.get("spans").is_none() {
+        bail!("not an output of 'measure stages' with --json");
+    }
+    known(document, MEASUREMENT_SCHEMA)
+}
+
+/// Reads what `measure vm --json` wrote.
+///
+/// # Errors
+/// The file cannot be read or is not such a file.
+pub fn read_vm(file: &Path) -> anyhow::Result<VmMeasurement> {
+    let document = document_of(File::open(file)?)?;
+    if document.get("vms").is_none() || document.get("started").is_none() {
+        bail!("not an output of 'measure vm' with --json");
+    }
+    known(document, VM_MEASUREMENT_SCHEMA)
+}
+
 impl Measured {
     fn add(&mut self, file: &Path) -> anyhow::Result<()> {
-        let text = std::fs::read(file)?;
-        // With one document per interval and then the total: the last.
-        let documents = serde_json::Deserializer::from_slice(&text).into_iter::<Value>();
-        let last = documents.last().ok_or_else(|| anyhow!("the file is empty"))?;
-        let document = last.map_err(|error| anyhow!("not valid JSON: {error}"))?;
+        let document = document_of(File::open(file)?)?;
         let has = |field: &str| document.get(field).is_some();
         if has("asked_rate_per_s") {
             let Some(scheduled) = document.get("scheduled").cloned() else {
@@ -173,15 +205,21 @@ fn put<T: DeserializeOwned>(
     document: Value,
     known: u32,
 ) -> anyhow::Result<()> {
+    let measured = self::known(document, known)?;
+    if to.is_some() {
+        bail!("another file is of the same instrument");
+    }
+    *to = Some(Ok(measured));
+    Ok(())
+}
+
+/// What a document holds, of this schema or an older one.
+fn known<T: DeserializeOwned>(document: Value, known: u32) -> anyhow::Result<T> {
     let schema = document.get("schema").and_then(Value::as_u64).unwrap_or(0);
     if schema > u64::from(known) {
         bail!("written by a newer nearpath (schema {schema})");
     }
-    if to.is_some() {
-        bail!("another file is of the same instrument");
-    }
-    *to = Some(Ok(serde_json::from_value(document)?));
-    Ok(())
+    Ok(serde_json::from_value(document)?)
 }
 
 #[cfg(test)]

@@ -6,10 +6,12 @@ use golden_files::{golden, golden_json};
 use nearpath_model::histogram::bucket;
 use nearpath_model::memory::{NotAvailable, UsedDevice};
 use nearpath_model::vm::{
-    MeasuredVm, VmCpus, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan, VmSpanKind,
-    VmTransmit, VmTransmitCpus, VmTransmitSpanKind,
+    GuestLate, GuestSpan, GuestWait, MeasuredVm, VmCpus, VmLate, VmLatePart, VmMeasurement, VmPart,
+    VmQueue, VmSpan, VmSpanKind, VmTransmit, VmTransmitCpus, VmTransmitSpanKind,
 };
-use nearpath_model::{CpuId, CpuSet, NodeId, TapKind, Unknown, Vcpu, Vm, VmTap, VmThread, Vms};
+use nearpath_model::{
+    CpuId, CpuSet, Direction, NodeId, TapKind, Unknown, Vcpu, Vm, VmTap, VmThread, Vms,
+};
 use nearpath_views::text;
 use std::collections::BTreeMap;
 
@@ -53,6 +55,7 @@ fn one_vm() -> Vm {
         }],
         memory: Some(BTreeMap::from([(NodeId(0), 13_000_000), (NodeId(1), 2 << 30)])),
         huge_memory: Some(BTreeMap::from([(NodeId(1), 2 << 30)])),
+        tsc: None,
     }
 }
 
@@ -106,6 +109,7 @@ fn packets_into_virtual_machines() {
         name: Some("web1".to_owned()),
         comm: Some("qemu-system-x86".to_owned()),
         queues: vec![queue(0), queue(1)],
+        ..MeasuredVm::default()
     };
     let lost = VmQueue {
         taken: 3,
@@ -175,7 +179,8 @@ fn packets_from_virtual_machines() {
         ..VmQueue::default()
     };
     let name = Some("web1".to_owned());
-    let vm = MeasuredVm { pid: Some(4711), name, comm: None, queues: vec![both, only] };
+    let vm =
+        MeasuredVm { pid: Some(4711), name, queues: vec![both, only], ..MeasuredVm::default() };
     let mut measured =
         VmMeasurement { duration_s: 10.0, vms: vec![vm], ..VmMeasurement::default() };
     golden("vm-transmit.txt", &text::vm(&measured));
@@ -222,4 +227,54 @@ fn late_packets() {
         (31, VmPart::VhostWaited, 16)
     );
     assert_eq!(sum.parts[0].behind.len(), 2);
+}
+
+#[test]
+fn late_spans_of_a_guest() {
+    let wait = |ms: u64, throttled, behind: Option<&str>| GuestWait {
+        ns: ms * 1_000_000,
+        throttled,
+        behind: behind.map(str::to_owned),
+    };
+    let span = |to: &str, ms: u64, stolen_ms: u64, waited: Vec<GuestWait>| GuestSpan {
+        direction: Direction::Rx,
+        from: "netif_rx".to_owned(),
+        to: to.to_owned(),
+        flow: (ms > 40).then(|| "UDP 10.9.0.7:4000 > 10.9.0.50:9000".to_owned()),
+        packet: ms,
+        span_ns: ms * 1_000_000,
+        host_at_ns: 10_000_000_000 + ms,
+        vcpu: 1,
+        stolen_ns: stolen_ms * 1_000_000,
+        waited,
+    };
+    let spans = vec![
+        span("sock_recv", 31, 29, vec![wait(29, false, Some("hog\x1b"))]),
+        span("sock_recv", 52, 50, vec![wait(40, false, Some("hog\x1b")), wait(10, true, None)]),
+        span("udp_queue_rcv", 44, 0, vec![wait(2, false, None)]),
+    ];
+    let waited = vec![wait(69, false, Some("hog\x1b")), wait(10, true, None), wait(2, false, None)];
+    let late = GuestLate { spans, outside: 1, waited };
+    let vm = MeasuredVm {
+        pid: Some(4711),
+        name: Some("web1".to_owned()),
+        queues: vec![queue(0)],
+        ..MeasuredVm::default()
+    };
+    let mut measured = VmMeasurement {
+        duration_s: 10.0,
+        vms: vec![vm],
+        guest: Some(late),
+        ..VmMeasurement::default()
+    };
+    golden("vm-guest.txt", &text::vm(&measured));
+    golden_json("vm-guest.json", &with_few_buckets(&measured));
+    let first = |m: &VmMeasurement| text::vm(m).lines().next().unwrap().to_owned();
+    let guest = |m: &mut VmMeasurement, spans: Vec<GuestSpan>| {
+        m.guest = Some(GuestLate { spans, ..GuestLate::default() });
+    };
+    guest(&mut measured, vec![span("sock_recv", 44, 0, Vec::new())]);
+    assert_eq!(first(&measured), "the late span in the guest was not the host's: its vCPU ran");
+    guest(&mut measured, Vec::new());
+    assert_eq!(first(&measured), "no late span in the guest's recording");
 }

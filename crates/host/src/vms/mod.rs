@@ -82,6 +82,7 @@ fn vm(
         .take(&subject, "name", root.read(&format!("/proc/{pid}/cmdline")))
         .unwrap_or_default();
     let memory = memory::read(root, notes, &[pid]).pop();
+    let tsc = threads::tsc(root, pid, &open);
     for reason in open.incomplete.iter().chain(&threads.incomplete) {
         notes.add(&subject, "descriptors and threads", reason);
     }
@@ -111,6 +112,7 @@ fn vm(
         devices,
         memory: bytes,
         huge_memory: huge,
+        tsc,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::Root;
 use crate::cpu_table::printable;
 use crate::placement::parse_thread_stat;
 use crate::processes::parse_status;
+use nearpath_model::clock::GuestTsc;
 use nearpath_model::{CpuSet, NodeId, Topology, Vcpu, VmThread};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,16 +110,36 @@ fn vcpu_threads(
 
 /// The threads that KVM reports in debugfs; none if it is not mounted, or the kernel is older than 6.1.
 fn from_debugfs(root: &Root, pid: u32, numbers: &BTreeSet<u32>) -> BTreeMap<u32, u32> {
-    let prefix = format!("{pid}-");
-    let folders = root.list(KVM_DEBUGFS).unwrap_or_default();
-    let Some(folder) = folders.iter().find(|folder| folder.name.starts_with(&prefix)) else {
-        return BTreeMap::new();
-    };
+    let Some(folder) = debugfs_folder(root, pid) else { return BTreeMap::new() };
     let tid = |number: &u32| {
-        let path = format!("{KVM_DEBUGFS}/{}/vcpu{number}/pid", folder.name);
+        let path = format!("{folder}/vcpu{number}/pid");
         Some((*number, root.text(&path).ok()?.parse().ok().filter(|tid| *tid != 0)?))
     };
     numbers.iter().filter_map(tid).collect()
+}
+
+/// The folder of KVM's debugfs of a process's virtual machine: of several, one of them.
+fn debugfs_folder(root: &Root, pid: u32) -> Option<String> {
+    let prefix = format!("{pid}-");
+    let folders = root.list(KVM_DEBUGFS).ok()?;
+    let folder = folders.into_iter().find(|folder| folder.name.starts_with(&prefix))?;
+    Some(format!("{KVM_DEBUGFS}/{}", folder.name))
+}
+
+/// How the time stamp counter of the guest is made from the host's (`tsc-offset`, `tsc-scaling-ratio` and
+/// `tsc-scaling-ratio-frac-bits` of arch/x86/kvm/debugfs.c; the last two only where the CPU can multiply). All vCPUs have
+/// the same, unless their VMM or their guest sets them apart.
+pub(super) fn tsc(root: &Root, pid: u32, descriptors: &Descriptors) -> Option<GuestTsc> {
+    if descriptors.machines != 1 {
+        return None;
+    }
+    let first = descriptors.vcpus.values().min()?;
+    let folder = format!("{}/vcpu{first}", debugfs_folder(root, pid)?);
+    let offset = root.text(&format!("{folder}/tsc-offset")).ok()?.parse().ok()?;
+    let number = |name: &str| root.text(&format!("{folder}/{name}")).ok()?.parse::<u64>().ok();
+    let (ratio, bits) = (number("tsc-scaling-ratio"), number("tsc-scaling-ratio-frac-bits"));
+    let (ratio, bits) = ratio.zip(bits).unwrap_or((1, 0));
+    Some(GuestTsc { offset, ratio, fraction_bits: u32::try_from(bits).ok()? })
 }
 
 /// The number of the vCPU in the name of its thread.

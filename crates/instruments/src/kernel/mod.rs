@@ -2,6 +2,7 @@
 //! maps as memory, and overhead.
 
 mod attach_mode;
+mod clocks;
 mod cost;
 mod dispatch;
 mod maps;
@@ -12,6 +13,7 @@ mod refusal;
 mod symbols;
 
 pub use attach_mode::{AttachMode, Kernel, has_btf};
+pub use clocks::{clocks_now, clocks_since, monotonic_ns};
 pub use cost::{Drain, Meter};
 pub use maps::{Mapped, pack, words_of};
 pub(crate) use maps::{pair_at, word_of};

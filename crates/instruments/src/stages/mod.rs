@@ -29,7 +29,7 @@ pub use table::{PROBES, STAGES, Stage, detail_of};
 
 use crate::drops::Names;
 use crate::filter::Filter;
-use crate::kernel::{Kernel, Mapped, Meter, Probe};
+use crate::kernel::{Kernel, Mapped, Meter, Probe, clocks_now, clocks_since};
 use crate::layout::Layout;
 use crate::{Grouping, Instrument, InstrumentError};
 use collector::Collector;
@@ -38,6 +38,7 @@ use libbpf_rs::Object;
 use libbpf_rs::skel::Skel;
 use load::Loaded;
 use nearpath_host::Root;
+use nearpath_model::clock::ClockReading;
 use nearpath_model::{
     Cost, Detail, Measurement, NotObservable, Slow, StageDrop, StageListing, Topology,
 };
@@ -122,6 +123,8 @@ struct Session {
     stamps: Option<Stamps>,
     loaded: Loaded,
     started: Instant,
+    /// The clocks then, if slow packets are recorded.
+    clocks: Option<ClockReading>,
     observed: Observed,
 }
 
@@ -294,6 +297,7 @@ impl Stages {
             stamps,
             loaded,
             started,
+            clocks: None,
             observed: Observed::default(),
         });
         Ok(())
@@ -304,6 +308,7 @@ impl Stages {
         if let Some(session) = &mut self.session {
             session.loaded.set_active(true);
             session.started = Instant::now();
+            session.clocks = session.collector.as_ref().and_then(|_| clocks_now());
             session.observed.since = Some(session.started);
         }
     }
@@ -507,6 +512,7 @@ impl Stages {
             groups: groups.unwrap_or_default(),
             not_grouped: session.loaded.not_grouped(),
             into_guests: None,
+            clocks: clocks_since(session.clocks),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::InstrumentError;
 use crate::kernel::{
     AttachMode, Attached, Kernel, Mapped, Probe, attach, choose, entry, helper_probe, in_best_mode,
-    load_only, of, open, pointed_to, probe, refused, word_of, words_of,
+    load_only, monotonic_ns, of, open, pointed_to, probe, refused, word_of, words_of,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
@@ -299,13 +299,22 @@ fn set_up(open: &mut OpenVmSkel<'_>, cpus: usize, wanted: Wanted) -> Result<(), 
     constants.histogram_cells = cells();
     constants.cpu_count = count;
     constants.slow_ns = wanted.slow_ns.map_or(0, u64::from);
+    constants.pause_ns = wanted.slow_ns.map_or(0, shortest_pause_ns);
     let sizing = |e| refused("sizing the BPF maps", &e);
     open.maps.cpus.set_max_entries(count).map_err(sizing)?;
     open.maps.runs_of_cpus.set_max_entries(count).map_err(sizing)?;
+    if wanted.slow_ns.is_none() {
+        open.maps.pauses.set_max_entries(1).map_err(sizing)?;
+    }
     let points = open.maps.queues.max_entries().saturating_mul(POINTS as u32);
     open.maps.seen_on.set_max_entries(points.saturating_mul(count)).map_err(sizing)?;
     let points = open.maps.transmit_queues.max_entries().saturating_mul(TRANSMIT_POINTS as u32);
     open.maps.transmitted_on.set_max_entries(points.saturating_mul(count)).map_err(sizing)
+}
+
+/// The shortest wait of a vCPU that is kept, in ns: a tenth of what makes a packet late, of which it may be a part.
+pub fn shortest_pause_ns(slow_ns: NonZeroU64) -> u64 {
+    (slow_ns.get() / 10).max(1000)
 }
 
 /// `enum point`, and `enum span` of `bpf/vm_queues.h`.
@@ -340,8 +349,7 @@ impl Loaded {
         probes: Option<(u64, Range<u64>)>,
     ) -> Result<(), InstrumentError> {
         self.follow_only(ONLY_NONE, &(0..0));
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let since_ns = now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned();
+        let since_ns = monotonic_ns();
         if let Some(variables) = self.skeleton.maps.bss_data.as_deref_mut() {
             variables.only.since_ns = since_ns;
         }

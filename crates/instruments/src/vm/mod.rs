@@ -3,14 +3,16 @@
 
 mod late;
 mod load;
+mod pauses;
 mod reading;
 mod transmit;
 
-use crate::kernel::{Kernel, Meter};
+use crate::kernel::{Kernel, Meter, clocks_now, clocks_since};
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use load::{Loaded, PROBES};
 use nearpath_host::{Root, vms};
+use nearpath_model::clock::ClockReading;
 use nearpath_model::vm::{VM_MEASUREMENT_SCHEMA, VmMeasurement};
 use nearpath_model::{Host, StageListing, Vm};
 use std::collections::BTreeMap;
@@ -42,6 +44,8 @@ struct Session {
     /// Virtual machines that were still unknown when `vms` was read last.
     strangers: usize,
     began: Instant,
+    /// The clocks then, if late packets are explained.
+    clocks: Option<ClockReading>,
 }
 
 impl<'a> VmPackets<'a> {
@@ -126,7 +130,9 @@ impl<'a> VmPackets<'a> {
         }
         let vms = vms::read(self.root).vms;
         loaded.set_active(true);
-        self.session = Some(Session { meter, loaded, vms, strangers: 0, began: Instant::now() });
+        let clocks = self.wanted.slow_ns.and_then(|_| clocks_now());
+        let began = Instant::now();
+        self.session = Some(Session { meter, loaded, vms, strangers: 0, began, clocks });
         Ok(())
     }
 
@@ -147,6 +153,9 @@ impl<'a> VmPackets<'a> {
             not_available: loaded.missing.clone(),
             events_lost: meter.runs(loaded.skeleton.object()).missed,
             cost: meter.cost(),
+            clocks: clocks_since(session.clocks),
+            pauses_lost: pauses::lost(loaded),
+            guest: None,
         }
     }
 }

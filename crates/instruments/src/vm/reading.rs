@@ -1,7 +1,7 @@
 //! Reads the maps of the instrument: queues with their times and CPUs, and joins them to the host's virtual machines.
 
 use super::load::{Loaded, POINTS, SPANS, types};
-use super::{late, transmit};
+use super::{late, pauses, transmit};
 use crate::kernel::{Mapped, word_of, words_of};
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_model::histogram::BUCKETS;
@@ -56,18 +56,29 @@ pub fn read(
     slow_ns: Option<NonZeroU64>,
 ) -> Vec<MeasuredVm> {
     let mut measured: BTreeMap<Option<u32>, MeasuredVm> = BTreeMap::new();
+    let all = slow_ns.map(|_| pauses::read(loaded)).unwrap_or_default();
+    let empty = |pid, vm: Option<&Vm>| MeasuredVm {
+        pid,
+        name: vm.and_then(|vm| vm.name.clone()),
+        comm: vm.map(|vm| vm.comm.clone()),
+        queues: Vec::new(),
+        pauses: vm.zip(slow_ns).map(|(vm, slow)| pauses::of_vm(vm, &all, slow)),
+        tsc: vm.and_then(|vm| vm.tsc),
+    };
     for mut found in queues(loaded, taps) {
         let number = usize::try_from(found.index).ok().filter(|_| found.queue.taken > 0);
         found.queue.late = number.zip(slow_ns).and_then(|(of, slow)| late::read(loaded, of, slow));
         let vm = vms.iter().find(|vm| is_of(vm, &found));
         let pid = vm.map(|vm| vm.pid).or((found.pid != 0).then_some(found.pid));
-        let entry = measured.entry(pid).or_insert_with(|| MeasuredVm {
-            pid,
-            name: vm.and_then(|vm| vm.name.clone()),
-            comm: vm.map(|vm| vm.comm.clone()),
-            queues: Vec::new(),
-        });
+        let entry = measured.entry(pid).or_insert_with(|| empty(pid, vm));
         entry.queues.push(found.queue);
+    }
+    // Packets of others come another way, as through a device passed through.
+    for vm in vms {
+        let new = empty(Some(vm.pid), Some(vm));
+        if new.pauses.as_ref().is_some_and(|pauses| !pauses.kept.is_empty()) {
+            measured.entry(new.pid).or_insert(new);
+        }
     }
     let mut measured: Vec<MeasuredVm> = measured.into_values().collect();
     for vm in &mut measured {

@@ -1,5 +1,6 @@
 //! Virtual machines of KVM, as the host sees them: their threads, the vhost workers, devices and memory.
 
+use crate::clock::GuestTsc;
 use crate::memory::UsedDevice;
 use crate::{CpuId, CpuSet, NodeId, Unknown};
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,9 @@ pub struct Vm {
     pub memory: Option<BTreeMap<NodeId, u64>>,
     /// The part of it in hugetlb pages.
     pub huge_memory: Option<BTreeMap<NodeId, u64>>,
+    /// How its time stamp counter is made from the host's; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tsc: Option<GuestTsc>,
 }
 
 impl Vm {

@@ -142,7 +142,13 @@ mod tests {
             ..VmQueue::default()
         };
         let name = name.map(str::to_owned);
-        MeasuredVm { pid: Some(number), name, comm: None, queues: vec![queue] }
+        MeasuredVm {
+            pid: Some(number),
+            name,
+            comm: None,
+            queues: vec![queue],
+            ..MeasuredVm::default()
+        }
     }
 
     fn measured(vms: Vec<MeasuredVm>) -> VmMeasurement {

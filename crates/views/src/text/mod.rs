@@ -50,6 +50,7 @@ mod units;
 mod unknown;
 mod verdict;
 mod vm;
+mod vm_guest;
 mod vms;
 mod worker_activity;
 mod workers;

@@ -19,11 +19,16 @@ pub fn vm(measurement: &VmMeasurement) -> String {
     let queues: usize = measurement.vms.iter().map(|vm| vm.queues.len()).sum();
     let entered = |vm: &MeasuredVm| vm.queues.iter().map(VmQueue::entered).sum::<u64>();
     let packets: u64 = measurement.vms.iter().map(entered).sum();
+    if let Some(late) = &measurement.guest {
+        out.push_str(&super::vm_guest::guest(late));
+        line!(out);
+    }
+    let with_packets = measurement.vms.iter().filter(|vm| !vm.queues.is_empty()).count();
     heading(
         &mut out,
         &format!(
             "{packets} packets into {}, {} in {} s",
-            count(measurement.vms.len(), "virtual machine"),
+            count(with_packets, "virtual machine"),
             count(queues, "queue"),
             digits(measurement.duration_s)
         ),

@@ -1,16 +1,19 @@
 //! `nearpath measure vm`: the latency of packets into virtual machines.
 
+use crate::evidence;
 use crate::failure::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::{Time, latency};
 use crate::source::Namespace;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::{Args, ValueEnum};
 use nearpath_host::{Root, Wanted};
 use nearpath_instruments::vm::VmPackets;
-use nearpath_model::vm::VmMeasurement;
+use nearpath_model::vm::{GuestLate, VmMeasurement};
 use nearpath_views::text;
+use std::fs::File;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const AFTER_HELP: &str = "\
@@ -20,6 +23,8 @@ EXAMPLES
   nearpath measure vm --per vm                       all queues of a virtual machine as one
   nearpath measure vm --slow 1ms                     why did packets take longer than this?
   nearpath measure vm --transmit                     also from the guest to the NIC
+  nearpath measure vm --slow 1ms --guest <(ssh web1 nearpath measure stages --slow 1ms --json)
+                                                     which of the guest's slow packets were the host's?
   nearpath measure vm --json | jq '.vms[].queues[].spans[] | [.span, .count, .p50_ns, .p99_ns]'
 
 The spans: (a) interrupt to handler, (b) handler to vhost, (c) vhost to KVM, (d) KVM to guest.
@@ -44,8 +49,15 @@ pub(super) struct VmArguments {
     #[arg(long)]
     transmit: bool,
     /// Explain packets that take at least this long into the guest: where their time went, and what had the CPU
-    #[arg(long, value_name = "TIME", value_parser = latency)]
+    #[arg(long, value_name = "TIME", value_parser = latency, group = "late")]
     slow: Option<Duration>,
+    /// Explain the slow packets of a guest: FILE is what 'nearpath measure stages --slow TIME --json' wrote in it
+    /// meanwhile; with --vm, if there are several virtual machines
+    #[arg(long, value_name = "FILE", requires = "late")]
+    guest: Option<PathBuf>,
+    /// Use what 'nearpath measure vm --slow TIME --json' wrote, and measure nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["slow", "transmit", "duration", "interval"], group = "late")]
+    measured: Option<PathBuf>,
     #[command(flatten)]
     namespace: Namespace,
     #[command(flatten)]
@@ -60,9 +72,22 @@ enum Per {
 
 impl VmArguments {
     pub(super) fn run(&self) -> Result<(), Failure> {
+        // First, so that a file that is missing is noticed before the measurement.
+        let open = |file: &PathBuf| {
+            File::open(file).with_context(|| format!("cannot use {}", file.display()))
+        };
+        let guest = self.guest.as_ref().map(open).transpose()?;
         let interrupt = Interrupt::listen()?;
-        let measured = self.namespace.read(|root| Ok(self.measure(root, &interrupt)))?;
-        let measurement = measured?;
+        let mut measurement = match &self.measured {
+            Some(file) => self.wanted(
+                evidence::read_vm(file)
+                    .with_context(|| format!("cannot use {}", file.display()))?,
+            ),
+            None => self.namespace.read(|root| Ok(self.measure(root, &interrupt)))??,
+        };
+        if let Some(guest) = guest {
+            measurement.guest = Some(self.explain(&measurement, guest)?);
+        }
         if interrupt.happened() {
             say("stopped early by a signal");
         }
@@ -90,6 +115,19 @@ impl VmArguments {
         }
         let each = |now: &VmMeasurement| format!("{} packets to taps", now.started);
         Ok(self.wanted(self.time.measure(&mut packets, interrupt, each)?))
+    }
+
+    /// The slow packets of a guest.
+    fn explain(&self, measurement: &VmMeasurement, file: File) -> anyhow::Result<GuestLate> {
+        let vm = match measurement.vms.as_slice() {
+            [vm] => vm,
+            [] => bail!("--guest: no virtual machine had packets, or waited for a CPU"),
+            several => bail!("--guest: its virtual machine is needed (--vm), of {}", several.len()),
+        };
+        // With a pipe (`--guest <(ssh web1 nearpath …)`) until the guest has ended.
+        let guest = evidence::read_stages(file);
+        let guest = guest.context("cannot use the guest's recording")?;
+        nearpath_diagnose::explain_guest(measurement, vm, &guest).context("--guest")
     }
 
     /// What the options select.

@@ -1,0 +1,118 @@
+"""`nearpath measure vm --guest`: the late packets of a Linux guest, by its own recording, are explained by the host.
+
+A task takes the CPU of the vCPU again and again. How much of a late packet's time it took is also told by the guest's
+kernel, which counts stolen time by itself; what took it is known to the test.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab import Host, Job, linux_guest
+from lab.fixtures import lab
+from lab.payload import PROJECT, nearpath_payload
+from lab.run_folder import RunFolder
+from lab.waiting import wait_until
+
+from .hosts import IGB, TWO_NODES
+from .vms import ADDRESS, MAC, TAP
+
+VCPU_CPU = 2
+# Longer than most packets need in emulation, and shorter than what the task takes at once.
+SLOW_MS, TAKEN_MS = 40, 60
+# Takes the CPU in bursts at a real-time priority, under a name of its own.
+HOG = f"""
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b"hog", 0, 0, 0)
+open("/tmp/hog.runs", "w").close()
+while True:
+    end = time.monotonic() + {TAKEN_MS / 1000}
+    while time.monotonic() < end:
+        pass
+    time.sleep({TAKEN_MS / 1000})
+"""
+
+
+@pytest.fixture(scope="module")
+def payload(lab_here: None) -> Iterator[Path]:
+    folder = RunFolder("linux-guest")
+    try:
+        yield nearpath_payload(linux_guest.files("6.12", folder.path))
+    finally:
+        folder.remove()
+
+
+def start_guest(host: Host) -> Job:
+    """Starts the guest with its vCPU on a CPU of its own, and waits until it answers."""
+    host.check("modprobe -a tun kvm_amd vhost_net")
+    host.check(
+        f"ip tuntap add dev {TAP} mode tap vnet_hdr && ip link set {TAP} up && ovs-vsctl --may-exist add-port br0 {TAP}"
+    )
+    job = host.start(f"exec {linux_guest.qemu(TAP, MAC, ADDRESS)} >/tmp/guest.printed 2>&1")
+
+    def is_up() -> bool:
+        assert job.running(), host.run("cat /tmp/guest.printed /tmp/guest.console")
+        return "answering UDP and TCP" in host.run("cat /tmp/guest.console").out
+
+    wait_until(is_up, "the guest is up")
+    threads = host.check(f"grep -l 'CPU 0/KVM' /proc/{job.pid}/task/*/comm").split("/")
+    host.check(f"taskset -p -c {VCPU_CPU} {threads[-2]}")
+    return job
+
+
+def probe(host: Host, rate: int, duration: str) -> dict[str, Any]:
+    """Sends probes to the guest's reflector, from the peer."""
+    at = f"{ADDRESS}:{linux_guest.REFLECTOR_PORT}"
+    words = ["bench", "latency", at, "--rate", str(rate), "--for", duration, "--json"]
+    probed = host.peer.run([str(PROJECT / "target/debug/nearpath"), *words])
+    assert probed.status == 0, probed
+    report: dict[str, Any] = json.loads(probed.out)
+    return report
+
+
+def in_guest(command: str) -> str:
+    """The command in the host that runs one in the guest's shell."""
+    return f"echo '{command}' | busybox nc {ADDRESS} {linux_guest.SHELL_PORT}"
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_late_packets_of_a_guest_are_the_hosts_if_its_vcpu_is_taken(host: Host) -> None:
+    start_guest(host)
+    assert probe(host, 10, "1s")["received"] >= 5
+    # Within the usual limit of overhead few packets are seen, as emulation makes a program's run 0.1 ms long.
+    record = linux_guest.nearpath(
+        f"measure stages --proto udp --dport {linux_guest.REFLECTOR_PORT} --max-overhead 100%",
+        f"--slow {SLOW_MS}ms --outliers 1000 --json --for 45s 2>/tmp/said",
+    )
+    # Both at once; the host's waits for the end of the guest's.
+    host.check("mkfifo /tmp/from-guest")
+    host.start(f"{in_guest(record)} | tee /tmp/guest.json >/tmp/from-guest")
+    words = f"measure vm --slow {SLOW_MS}ms --json --for 60s --guest /tmp/from-guest"
+    measuring = host.start(f"exec nearpath {words} >/tmp/vm.json")
+    wait_until(lambda: "measuring" in host.run(in_guest("cat /tmp/said")).out, "the guest records")
+    hog = host.start(["chrt", "-f", "50", "taskset", "-c", str(VCPU_CPU), "python3", "-c", HOG])
+    wait_until(lambda: host.run(["test", "-e", "/tmp/hog.runs"]).status == 0, "it has its name")
+    probe(host, 60, "30s")
+    host.check(["kill", str(hog.pid)])
+    assert measuring.wait().status == 0, measuring.result
+
+    guest, measured = (json.loads(host.check(f"cat /tmp/{name}.json")) for name in ("guest", "vm"))
+    late: dict[str, Any] = measured["guest"]
+    assert len(late["spans"]) + late["outside"] == len(guest["outliers"])
+    stolen = [span for span in late["spans"] if span["stolen_ns"] > span["span_ns"] / 2]
+    assert len(stolen) >= 5, late
+    # By the guest's kernel, which knows how long, but not by whom.
+    for span in stolen:
+        waited = sum(wait["ns"] for wait in span["waited"])
+        assert span["waited"][0]["behind"] == "hog", span
+        assert abs(waited - span["stolen_ns"]) <= 10_000_000, span
+    # From the files, too.
+    explain = "nearpath measure vm --measured /tmp/vm.json --guest /tmp/guest.json"
+    assert json.loads(host.check(f"{explain} --json"))["guest"] == late
+    printed = host.check(explain)
+    print(printed)
+    first = printed.splitlines()[0]
+    assert "were the host's: its vCPUs waited" in first and first.endswith("behind hog"), first
