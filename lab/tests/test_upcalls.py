@@ -4,6 +4,7 @@ ovs-vswitchd must not add flows to the datapath, so that every packet misses, is
 returns in a new sk_buff. Packets are counted by the guest's TCP and UDP.
 """
 
+import re
 import sys
 from contextlib import ExitStack
 
@@ -91,7 +92,7 @@ IN_VLAN, BEHIND_TRUNK = "10.8.0.1", "10.8.0.2"
 def test_a_packet_through_user_space_is_followed(host: Host) -> None:
     let_all_miss(host)
     start_server(host, "0-3", PORT)
-    before = transport(host)
+    before, again = transport(host), sent_again(host)
     measuring = start_measuring(host, "measure", "stages", "--port", str(PORT))
     with ExitStack() as stack:
         for address in (host.machine.address(), host.machine.address6()):
@@ -101,6 +102,8 @@ def test_a_packet_through_user_space_is_followed(host: Host) -> None:
     wait_until(lambda: connections(host) == "", "the guest has closed its connections")
     document = ended(measuring)
     received, sent = (now - was for now, was in zip(transport(host), before, strict=True))
+    again = sent_again(host) - again
+    print(document["packets"], f"{again} segments were sent again")
 
     # As many as TCP and UDP have counted; only this path; and no packet counts twice, before and after.
     assert min(received, sent) >= 4 * FLOWS * ROUNDS + ALIKE
@@ -117,7 +120,9 @@ def test_a_packet_through_user_space_is_followed(host: Host) -> None:
         # It frees sent packets on the allocating CPU, when that next receives (napi_consume_skb).
         unseen += passed(document, "tx", end="net_dev_xmit") - passed(document, "tx", begin="net_dev_xmit")
     assert document["packets"]["abandoned"] <= 8 * CONNECTIONS + unseen
-    assert document["packets"]["dropped"] == document["packets"]["collided"] == 0
+    assert document["packets"]["collided"] == 0
+    # What TCP has received already.
+    assert document["packets"]["dropped"] <= again
 
 
 @lengthy
@@ -274,6 +279,13 @@ def burst(host: Host, address: str, port: int, number: int, answered: int = 0) -
 
 def connections(host: Host) -> str:
     return host.check(f"ss --no-header --tcp --numeric 'sport = :{PORT}'")
+
+
+def sent_again(host: Host) -> int:
+    """Segments that TCP has sent again on either side, as when an answer took long on a busy machine."""
+    texts = host.check("cat /proc/net/snmp"), host.peer.run(["cat", "/proc/net/snmp"]).out
+    names_and_numbers = (re.findall(r"^Tcp: (.*)$", text, re.MULTILINE) for text in texts)
+    return sum(int(numbers.split()[names.split().index("RetransSegs")]) for names, numbers in names_and_numbers)
 
 
 def transport(host: Host) -> tuple[int, int]:
