@@ -269,7 +269,9 @@ fn late_spans_of_a_guest() {
     };
     golden("vm-guest.txt", &text::vm(&measured));
     golden_json("vm-guest.json", &with_few_buckets(&measured));
-    let first = |m: &VmMeasurement| text::vm(m).lines().next().unwrap().to_owned();
+    let first = |m: &VmMeasurement| {
+        anstream::adapter::strip_str(&text::vm(m)).to_string().lines().next().unwrap().to_owned()
+    };
     let guest = |m: &mut VmMeasurement, spans: Vec<GuestSpan>| {
         m.guest = Some(GuestLate { spans, ..GuestLate::default() });
     };
