@@ -63,8 +63,44 @@ pub fn explain_guest(
             None => late.outside += 1,
         }
     }
-    late.waited = added(late.spans.iter().flat_map(|span| &span.waited));
+    late.waited = waited_together(&late.spans, &pauses.kept);
     Ok(late)
+}
+
+/// What the vCPUs waited for during these spans, which may be at the same time.
+fn waited_together(spans: &[GuestSpan], pauses: &[VcpuPause]) -> Vec<GuestWait> {
+    let mut times: Vec<(u32, u64, u64)> = spans
+        .iter()
+        .map(|span| (span.vcpu, span.host_at_ns.saturating_sub(span.span_ns), span.host_at_ns))
+        .collect();
+    times.sort_unstable();
+    times.dedup_by(|next, before| {
+        let overlap = next.0 == before.0 && next.1 <= before.2;
+        if overlap {
+            before.2 = before.2.max(next.2);
+        }
+        overlap
+    });
+    let waits: Vec<GuestWait> = times
+        .into_iter()
+        .flat_map(|(vcpu, begin, end)| waits_within(pauses, vcpu, begin, end))
+        .collect();
+    added(&waits)
+}
+
+/// The waits of a vCPU, or their parts, between two times.
+fn waits_within(
+    pauses: &[VcpuPause],
+    vcpu: u32,
+    begin: u64,
+    end: u64,
+) -> impl Iterator<Item = GuestWait> {
+    let within = move |pause: &VcpuPause| {
+        let ns = pause.end_ns.min(end).saturating_sub(pause.start_ns.max(begin));
+        let behind = pause.behind.clone().filter(|_| !pause.throttled);
+        (ns > 0).then_some(GuestWait { ns, throttled: pause.throttled, behind })
+    };
+    pauses.iter().filter(move |pause| pause.vcpu == vcpu).filter_map(within)
 }
 
 /// Whether the host measured for the whole of a span that ended then.
@@ -76,13 +112,7 @@ fn is_within(clocks: &Clocks, outlier: &Outlier, at_ns: u64) -> bool {
 fn span(outlier: &Outlier, host_at_ns: u64, pauses: &[VcpuPause]) -> GuestSpan {
     let vcpu = outlier.cpu.0;
     let begin = host_at_ns.saturating_sub(outlier.span_ns);
-    let within = |pause: &VcpuPause| {
-        let ns = pause.end_ns.min(host_at_ns).saturating_sub(pause.start_ns.max(begin));
-        let behind = pause.behind.clone().filter(|_| !pause.throttled);
-        (ns > 0).then_some(GuestWait { ns, throttled: pause.throttled, behind })
-    };
-    let waited: Vec<GuestWait> =
-        pauses.iter().filter(|pause| pause.vcpu == vcpu).filter_map(within).collect();
+    let waited: Vec<GuestWait> = waits_within(pauses, vcpu, begin, host_at_ns).collect();
     let stolen = outlier.budget.iter().filter(|share| share.share == ShareKind::Stolen);
     GuestSpan {
         direction: outlier.direction,
@@ -203,6 +233,25 @@ mod tests {
         assert_eq!(waited, [(150, false, Some("hog")), (10, true, None)]);
         assert!(span.is_by_host() && late.by_host() == 1);
         assert_eq!(late.waited, span.waited);
+    }
+
+    #[test]
+    fn a_wait_that_delays_several_packets_counts_once() {
+        // From 13.000 s, 13.050 s and 13.200 s in the host, to 13.300, 13.310 and 13.400 s; one on another vCPU.
+        let (host, vm) = vm(vec![
+            pause(0, 13_100, 13_250, Some("hog")),
+            pause(0, 13_290, 13_500, Some("hog")),
+            pause(1, 13_100, 13_120, Some("hog")),
+        ]);
+        let spans = vec![
+            outlier(7310, 260, 0, 0),
+            outlier(7300, 300, 0, 0),
+            outlier(7400, 200, 0, 0),
+            outlier(7300, 300, 1, 0),
+        ];
+        let late = explain_guest(&host, &vm, &guest(spans)).unwrap();
+        let waited: Vec<u64> = late.waited.iter().map(|wait| wait.ns / 1_000_000).collect();
+        assert_eq!(waited, [150 + 110 + 20]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub struct ClockReading {
     pub tsc: u64,
 }
 
-/// Both clocks at the begin and at the end of a measurement.
+/// Both clocks at the start and at the end of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clocks {
     /// When it began.

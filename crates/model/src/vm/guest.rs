@@ -34,7 +34,7 @@ pub struct GuestLate {
     pub spans: Vec<GuestSpan>,
     /// Those before or after that.
     pub outside: u64,
-    /// The same of all of them together: what the vCPUs waited for, most first.
+    /// What the vCPUs waited for during all of them, each wait once, most first.
     pub waited: Vec<GuestWait>,
 }
 

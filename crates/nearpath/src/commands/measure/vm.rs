@@ -53,7 +53,7 @@ pub(super) struct VmArguments {
     slow: Option<Duration>,
     /// Explain the slow packets of a guest: FILE is what 'nearpath measure stages --slow TIME --json' wrote in it
     /// meanwhile; with --vm, if there are several virtual machines
-    #[arg(long, value_name = "FILE", requires = "late")]
+    #[arg(long, value_name = "FILE", requires = "late", conflicts_with = "interval")]
     guest: Option<PathBuf>,
     /// Use what 'nearpath measure vm --slow TIME --json' wrote, and measure nothing
     #[arg(long, value_name = "FILE", conflicts_with_all = ["slow", "transmit", "duration", "interval"], group = "late")]
