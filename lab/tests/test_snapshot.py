@@ -20,6 +20,7 @@ from .hosts import EVERY
 from .traffic import start_reader
 
 # Values that change on an idle host, by their paths in `show --json`.
+# (The kernel adapts byte queue limits to the packets that are sent.)
 VOLATILE = re.compile(
     r"/(cpu_time|softnet)/\d+/(?!cpu$)\w+"
     r"|/(softirqs|irqs|arch_irqs)/\d+/(counts|total)"
@@ -27,10 +28,11 @@ VOLATILE = re.compile(
     r"|/nics/\d+/(statistics|driver_counters)/[^/]+"
     r"|/nics/\d+/tx_timeouts"
     r"|/nics/\d+/qdiscs/\d+/(drops|backlog_packets)"
+    r"|(/nics/\d+/tx_queues|/queues)/\d+/byte_limit/limit"
 )
 
 # Those that are not counters, and may decrease. (The kernel corrects idle time afterwards.)
-LEVEL = re.compile(r".*/(free_bytes|backlog_packets|backlog|input_queue|process_queue|idle|iowait)")
+LEVEL = re.compile(r".*/(free_bytes|backlog_packets|backlog|input_queue|process_queue|idle|iowait|limit)")
 
 # The kernel moves an interrupt when it next fires, possibly long after the request.
 MOVED = re.compile(r"/irqs/\d+/effective_affinity|/queues/\d+/(effective_affinity|irq_nodes)")
