@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * When the NIC received a packet: its hardware timestamp (skb_hwtstamps), on the NIC's own clock, converted to
- * the kernel's monotonic clock. User space reads the clocks (crates/instruments/src/stages/stamps).
+ * the kernel's monotonic clock. User space reads the clocks (crates/instruments/src/stamps).
+ *
+ * Whoever includes it has this_cpu(), and COUNT(cpu, what) for its counters.
  */
 #ifndef NEARPATH_NIC_STAMPS_H
 #define NEARPATH_NIC_STAMPS_H
-
-#include "span.h"
 
 #define NICS_MAX 64
 /*
@@ -63,10 +63,10 @@ struct {
 } nic_clocks SEC(".maps");
 
 /*
- * When the NIC received the packet that the stack has now, or 0 if unknown. Not static, to save verification
- * time (see packet_path.h).
+ * When the NIC with this index, in the network namespace of the device that has the packet now, received it, or 0 if
+ * unknown. Not static, to save verification time (see packet_path.h).
  */
-__noinline u64 nic_stamp_ns(u64 packet, u64 now)
+__noinline u64 nic_stamp_ns(u64 packet, u32 ifindex, u64 now)
 {
 	struct sk_buff *skb = (struct sk_buff *)packet;
 	u64 end = (u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, end);
@@ -75,7 +75,6 @@ __noinline u64 nic_stamp_ns(u64 packet, u64 now)
 	struct cpu *cpu = this_cpu();
 	struct clock_reading *reading;
 	struct nic_clock *clock;
-	struct net_device *dev;
 	struct nic nic;
 	u32 *row;
 
@@ -86,9 +85,8 @@ __noinline u64 nic_stamp_ns(u64 packet, u64 now)
 		COUNT(cpu, stamps_opaque);
 		return 0;
 	}
-	dev = BPF_CORE_READ(skb, dev);
-	nic.netns = BPF_CORE_READ(dev, nd_net.net, ns.inum);
-	nic.ifindex = BPF_CORE_READ(dev, ifindex);
+	nic.netns = BPF_CORE_READ(skb, dev, nd_net.net, ns.inum);
+	nic.ifindex = ifindex;
 	row = bpf_map_lookup_elem(&nics, &nic);
 	if (!row) {
 		COUNT(cpu, stamps_of_others);
@@ -123,19 +121,6 @@ __noinline u64 nic_stamp_ns(u64 packet, u64 now)
 	if (!clock->is_used)
 		clock->is_used = 1;
 	return stamp;
-}
-
-/* The path of a packet starts at the NIC if the NIC has timestamped it. */
-static __always_inline void pass_nic(struct packet *p, struct cpu *cpu, u32 number, u64 now)
-{
-	u64 stamp;
-
-	if (!has_nic_stamps)
-		return;
-	/* Not the pointer itself: the verifier does not accept a typed pointer as a scalar argument. */
-	stamp = nic_stamp_ns(p->tag, now);
-	if (stamp)
-		pass_before(p, cpu, number, RX_NIC_RX, stamp);
 }
 
 #endif

@@ -6,6 +6,7 @@
 #ifndef NEARPATH_STAGES_PACKET_H
 #define NEARPATH_STAGES_PACKET_H
 
+#include "span.h"
 #include "nic_stamps.h"
 #include "path.h"
 #include "softirqs.h"
@@ -31,6 +32,19 @@ const volatile u8 sends[SYSCALLS_MAX];
 #define SENDS_SEVERAL 2
 
 enum begin { HERE, AFTER_CPU_HISTORY };
+
+/* The path of a packet starts at the NIC if the NIC has timestamped it. */
+static __always_inline void pass_nic(struct packet *p, struct cpu *cpu, u32 number, u64 now)
+{
+	u64 packet = p->tag, stamp;
+
+	if (!has_nic_stamps)
+		return;
+	/* Not the pointer itself: the verifier does not accept a typed pointer as a scalar argument. */
+	stamp = nic_stamp_ns(packet, BPF_CORE_READ((struct sk_buff *)packet, dev, ifindex), now);
+	if (stamp)
+		pass_before(p, cpu, number, RX_NIC_RX, stamp);
+}
 
 static __always_inline void finish(struct packet *p)
 {

@@ -5,7 +5,7 @@
  *   NIC's interrupt -> NET_RX -> tap -> vhost worker -> used ring -> eventfd -> vCPU -> guest
  *        (a)                (b)     (c)                       (d)
  *
- * and from there to the NIC (vm_transmit.h).
+ * and from there to the NIC (vm_transmit.h). If the NIC timestamps, the path begins there (nic_stamps.h).
  *
  * Each step is joined to the next by a pointer, never by time: a packet by its sk_buff from the tap to the vhost
  * worker; the worker's ring by the socket of the tap's queue (vhost_virtqueue.private_data); the ring's interrupt by
@@ -77,8 +77,27 @@ PROBE(softirq_exit, "softirq_exit")
 		cpu->run_ns = cpu->run_irq_ns = 0;
 }
 
-/* `address` is what vhost will take: that of an sk_buff, or of a frame of XDP with a mark. */
-static __always_inline void reaches_tap(u64 address, struct net_device *device, bool is_other)
+/*
+ * When the NIC had the packet, if that was before its interrupt. One that came while NET_RX ran already has no
+ * interrupt, and its NET_RX begins when it came.
+ */
+static __always_inline void note_nic(struct tap_packet *packet, u64 nic_ns)
+{
+	packet->nic_ns = nic_ns;
+	if (nic_ns <= packet->irq_ns || !packet->handler_ns)
+		return;
+	packet->irq_ns = 0;
+	if (nic_ns <= packet->handler_ns)
+		return;
+	packet->handler_ns = nic_ns;
+	packet->nic_ns = 0;
+}
+
+/*
+ * `address` is what vhost will take: that of an sk_buff, or of a frame of XDP with a mark. `nic_ns` is when the NIC had
+ * it; 0: unknown.
+ */
+static __always_inline void reaches_tap(u64 address, struct net_device *device, bool is_other, u64 nic_ns)
 {
 	struct cpu *cpu = this_cpu();
 	struct tap_packet *packet;
@@ -92,6 +111,9 @@ static __always_inline void reaches_tap(u64 address, struct net_device *device, 
 	packet->irq_ns = cpu->run_irq_ns;
 	packet->handler_ns = cpu->run_ns;
 	packet->tap_ns = bpf_ktime_get_ns();
+	packet->nic_ns = 0;
+	if (nic_ns)
+		note_nic(packet, nic_ns);
 	packet->cpu = bpf_get_smp_processor_id();
 	packet->ifindex = BPF_CORE_READ(device, ifindex);
 	packet->skb = address;
@@ -101,12 +123,18 @@ static __always_inline void reaches_tap(u64 address, struct net_device *device, 
 
 static __always_inline void skb_reaches_tap(u64 address, struct net_device *device)
 {
+	struct sk_buff *skb = (struct sk_buff *)address;
+	u64 nic_ns = 0;
+
 	if (!active)
 		return;
+	/* That of a packet from this host would be of another one, which had its sk_buff before. */
+	if (has_nic_stamps && BPF_CORE_READ(skb, skb_iif))
+		nic_ns = nic_stamp_ns(address, BPF_CORE_READ(skb, skb_iif), bpf_ktime_get_ns());
 	if (beside_stages)
-		reaches_tap(address, device, !is_tracked(address));
+		reaches_tap(address, device, !is_tracked(address), nic_ns);
 	else
-		reaches_tap(address, device, only.session && !is_probe((struct sk_buff *)address));
+		reaches_tap(address, device, only.session && !is_probe(skb), nic_ns);
 }
 
 /* tun_net_xmit(skb, device) */
@@ -132,7 +160,7 @@ PROBE_FUNCTION(tun_xdp_xmit, "tun_xdp_xmit")
 	for (u32 i = 0; i < XDP_FRAMES; i++) {
 		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(frames + 8 * i)))
 			break;
-		reaches_tap(frame | TUN_XDP_FLAG, device, only.session && !is_probe_frame((struct xdp_frame *)frame));
+		reaches_tap(frame | TUN_XDP_FLAG, device, only.session && !is_probe_frame((struct xdp_frame *)frame), 0);
 	}
 }
 

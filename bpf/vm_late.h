@@ -2,7 +2,7 @@
 /*
  * Why packets are late: where the time of those went that took longer than slow_ns into the guest.
  *
- * The time is split, without a rest, into the wait for NET_RX, its run, and for vhost and the vCPU each the time that
+ * The time is split, without a rest, into that at the NIC (if it timestamps), the wait for NET_RX, its run, and for vhost and the vCPU each the time that
  * the thread was ready without having a CPU, that for which its cgroup had no quota left, and the rest. For that, each
  * CPU has a ring of what it ran last, and each thread one of its last waits, each with the task that had the CPU for
  * longest. A packet is counted where most of its time went.
@@ -26,6 +26,7 @@
 
 /* The same order as in crates/instruments/src/vm. */
 enum part {
+	PART_NIC, /* the NIC has it, and has not interrupted */
 	PART_INTERRUPT, /* from the interrupt to NET_RX */
 	PART_HANDLER, /* NET_RX to the tap */
 	PART_VHOST_WAIT, /* vhost is ready, and has no CPU */
@@ -346,8 +347,9 @@ __noinline int explain(struct waiting *packet, u64 now)
 	if (!late || !runs || now - packet->start_ns < slow_ns)
 		return 0;
 	scratch = &runs->scratch;
+	parts[PART_NIC] = packet->raised_ns - packet->start_ns;
 	if (packet->handler_ns) {
-		parts[PART_INTERRUPT] = packet->handler_ns - packet->start_ns;
+		parts[PART_INTERRUPT] = packet->handler_ns - packet->raised_ns;
 		parts[PART_HANDLER] = packet->tap_ns - packet->handler_ns;
 	}
 	split(packet->worker, packet->tap_ns, packet->set_ns, &parts[PART_VHOST_WAIT], scratch, &scratch->by_vhost);

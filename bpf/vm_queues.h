@@ -21,6 +21,7 @@
 
 /* Spans, the histograms of a queue; the same order as in crates/instruments/src/vm. */
 enum span {
+	SPAN_NIC, /* at the NIC until its interrupt */
 	SPAN_IRQ, /* (a) interrupt to NET_RX */
 	SPAN_HANDLER, /* (b) NET_RX to the tap, where vhost is woken */
 	SPAN_VHOST, /* (c) tap to KVM's interrupt */
@@ -130,10 +131,11 @@ struct cpu {
 	u64 signalling; /* whose eventfd is being signalled, */
 	u64 signaller; /* by which task */
 	u64 is_raised;
-	u64 unused[6]; /* pads to whole pairs of cache lines */
+	/* Hardware timestamps, by what became of them (nic_stamps.h). */
+	u64 stamps_used, stamps_ahead, stamps_old, stamps_unconverted, stamps_of_others, stamps_opaque;
 };
 
-_Static_assert(sizeof(struct cpu) % 128 == 0, "CPUs share no cache line");
+_Static_assert(sizeof(struct cpu) % 128 == 0, "CPUs share no cache line, and not the next that is fetched");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -145,7 +147,7 @@ struct {
 /* A packet at the tap. */
 struct tap_packet {
 	u64 skb; /* 0: free */
-	u64 irq_ns, handler_ns, tap_ns;
+	u64 nic_ns, irq_ns, handler_ns, tap_ns; /* 0: unknown */
 	u32 ifindex;
 	u32 cpu;
 	u64 is_other; /* not one of the packets that are followed */
@@ -161,6 +163,7 @@ struct {
 /* A packet of a batch. */
 struct taken {
 	u64 start_ns; /* the first point known of it */
+	u64 raised_ns; /* the first that was not at the NIC: its interrupt, or the run of NET_RX */
 	u64 handler_ns; /* the run of NET_RX, or 0 */
 	u64 tap_ns;
 };
@@ -223,7 +226,7 @@ struct {
 
 /* A packet that waits for its vCPU. */
 struct waiting {
-	u64 start_ns, handler_ns, tap_ns, set_ns; /* set_ns 0: not complete */
+	u64 start_ns, raised_ns, handler_ns, tap_ns, set_ns; /* set_ns 0: not complete */
 	u64 worker; /* the task that copied it */
 	u32 way; /* its span */
 	u32 queue; /* index */
@@ -284,6 +287,10 @@ static __always_inline struct cpu *this_cpu(void)
 
 	return bpf_map_lookup_elem(&cpus, &cpu);
 }
+
+#define COUNT(cpu, what) count(&(cpu)->what, 1)
+
+#include "nic_stamps.h"
 
 static __always_inline u32 hash(u64 address, u32 bits)
 {
@@ -394,7 +401,7 @@ static __always_inline void take_packet(struct queue *queue, struct tap_packet *
 {
 	struct cpu *cpu = this_cpu();
 	u32 index = queue->index, at;
-	u64 start = packet->tap_ns;
+	u64 start = packet->tap_ns, raised;
 
 	close_batch(queue);
 	queue->taken++;
@@ -412,6 +419,11 @@ static __always_inline void take_packet(struct queue *queue, struct tap_packet *
 		start = packet->irq_ns;
 		add_time(index, SPAN_IRQ, packet->handler_ns - packet->irq_ns);
 	}
+	raised = start;
+	if (packet->nic_ns) {
+		start = packet->nic_ns;
+		add_time(index, SPAN_NIC, raised - start);
+	}
 	if (cpu && cpu->worker == bpf_get_current_task() && cpu->worker_ns > packet->tap_ns)
 		add_time(index, SPAN_VHOST_WAIT, cpu->worker_ns - packet->tap_ns);
 	see_on(index, POINT_HANDLER, packet->cpu, 1);
@@ -422,6 +434,7 @@ static __always_inline void take_packet(struct queue *queue, struct tap_packet *
 		return;
 	}
 	queue->batch[at].start_ns = start;
+	queue->batch[at].raised_ns = raised;
 	queue->batch[at].handler_ns = packet->handler_ns;
 	queue->batch[at].tap_ns = packet->tap_ns;
 	queue->count = at + 1;
@@ -493,6 +506,7 @@ __noinline int interrupt_packet(u64 socket, u32 i, u64 now, u32 slot, u32 way)
 	}
 	waiting = &interrupt->packets[head & (WAITING - 1)];
 	waiting->start_ns = taken->start_ns;
+	waiting->raised_ns = taken->raised_ns;
 	waiting->handler_ns = taken->handler_ns;
 	waiting->tap_ns = taken->tap_ns;
 	waiting->worker = bpf_get_current_task();

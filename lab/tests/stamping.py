@@ -21,18 +21,17 @@ PARAMETERS = ("iomem=relaxed",)
 STAMPED_TOS = 2
 PLAIN_TOS = 0
 
-# Arguments: the NIC, a port. Prints a line of JSON for each datagram: the NIC's stamp (0: none), its monotonic
-# time and uncertainty, and when it was read. Each is answered once the register is free again.
-READER = """
+# Sets up the NIC `nic`: `register` reads and writes, `offset` converts its time.
+STAMPING_NIC = """
 import ctypes, fcntl, json, mmap, os, select, socket, struct, sys, time
 
-nic, port, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+nic = sys.argv[1]
 
 SIOCSHWTSTAMP, FILTER_PTP_V2_EVENT = 0x89B0, 12
 config = ctypes.create_string_buffer(struct.pack("iii", 0, 0, FILTER_PTP_V2_EVENT))
 request = struct.pack("16sP16x", nic.encode(), ctypes.addressof(config))
-reader = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-fcntl.ioctl(reader, SIOCSHWTSTAMP, request)
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, SIOCSHWTSTAMP, request)
 
 ETQF3, RXSATRH, TSYNCRXCFG = 0x5CB0 + 4 * 3, 0xB630, 0x5F50
 FILTER_ENABLE, FILTER_1588 = 1 << 26, 1 << 30
@@ -60,7 +59,24 @@ def offset():
             best = ((before + after) // 2 - shown, (after - before + 1) // 2)
     return best
 
-SO_TIMESTAMPING, RX_HARDWARE, RAW_HARDWARE = 37, 1 << 2, 1 << 6
+SO_TIMESTAMPING, RX_HARDWARE, RX_SOFTWARE, SOFTWARE, RAW_HARDWARE = 37, 1 << 2, 1 << 3, 1 << 4, 1 << 6
+
+def stamps(ancillary):
+    "The kernel's own time stamp of a packet, and the NIC's; 0: none."
+    for level, kind, value in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPING):
+            times = struct.unpack_from("qqqqqq", value)
+            return times[0] * 1_000_000_000 + times[1], times[4] * 1_000_000_000 + times[5]
+    return 0, 0
+"""
+
+# Arguments: the NIC, a port. Prints a line of JSON for each datagram: the NIC's stamp (0: none), its monotonic
+# time and uncertainty, and when it was read. Each is answered once the register is free again.
+READER = (
+    STAMPING_NIC
+    + """
+port, folder = int(sys.argv[2]), sys.argv[3]
+reader = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 reader.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, RX_HARDWARE | RAW_HARDWARE)
 reader.bind(("", port))
 with open(f"{folder}/stamps", "w") as out:
@@ -70,11 +86,7 @@ with open(f"{folder}/stamps", "w") as out:
         select.select([reader], [], [])
         data, ancillary, _, sender = reader.recvmsg(2048, 512)
         read_ns = time.monotonic_ns()
-        stamp = 0
-        for level, kind, value in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPING):
-                s, ns = struct.unpack_from("qq", value, 32)
-                stamp = s * 1_000_000_000 + ns
+        stamp = stamps(ancillary)[1]
         if data == b"end":
             break
         if data == b"set":
@@ -85,6 +97,34 @@ with open(f"{folder}/stamps", "w") as out:
         reader.sendto(data, sender)
 reader.sendto(b"end", sender)
 """
+)
+
+# Arguments: the NIC, a folder. Sees each packet that the NIC receives, for whomever it is, and frees the register.
+# Prints how long the NIC had each with a stamp before the stack, until it is terminated.
+WATCHER = (
+    STAMPING_NIC
+    + """
+import signal
+
+folder = sys.argv[2]
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+ETH_P_ALL = 3
+watcher = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+watcher.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, RX_HARDWARE | RAW_HARDWARE | RX_SOFTWARE | SOFTWARE)
+watcher.bind((nic, ETH_P_ALL))
+with open(f"{folder}/stamps", "w", buffering=1) as out:
+    open(f"{folder}/ready", "w").close()
+    while True:
+        _, ancillary, _, _ = watcher.recvmsg(2048, 512)
+        real_ns, stamp = stamps(ancillary)
+        if stamp:
+            add, off = offset()
+            # The kernel's is of the wall clock.
+            real_ns -= time.clock_gettime_ns(time.CLOCK_REALTIME) - time.monotonic_ns()
+            print(json.dumps({"at_nic_ns": real_ns - (stamp + add), "off_ns": off}), file=out)
+        register(RXSATRH).value
+"""
+)
 
 # Arguments: address, port. Each line of standard input is a type of service, a number of datagrams, and their
 # content; each is sent when the previous one was answered.
@@ -140,4 +180,24 @@ class Stamped:
         """The kernel's stamps of each."""
         self.send(1, PLAIN_TOS, "end")
         assert self.reader.wait().status == 0, self.reader.result
+        return [json.loads(line) for line in self.host.check(["cat", f"{self.folder}/stamps"]).splitlines()]
+
+
+class Watched:
+    """A stamping NIC of the guest, whose packets are judged: how long it had each before the stack."""
+
+    def __init__(self, host: Host, nic: str = "nic0") -> None:
+        self.host = host
+        self.folder = host.check("mktemp -d").strip()
+        self.watcher: Job = host.start(["python3", "-c", WATCHER, nic, self.folder])
+        wait_until(self._is_ready, "the watcher is bound")
+
+    def _is_ready(self) -> bool:
+        assert self.watcher.running(), self.watcher.wait()
+        return self.host.run(["test", "-e", f"{self.folder}/ready"]).status == 0
+
+    def end(self) -> list[dict[str, int]]:
+        """Each packet with a stamp."""
+        self.host.check(["kill", str(self.watcher.pid)])
+        assert self.watcher.wait().status == 0, self.watcher.result
         return [json.loads(line) for line in self.host.check(["cat", f"{self.folder}/stamps"]).splitlines()]

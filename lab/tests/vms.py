@@ -25,6 +25,8 @@ SENDER = f"""
 import select, socket, sys, time
 count, rate, ports, answered = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "answered"
 senders = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(ports)]
+for sender in senders:
+    sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, int(sys.argv[5]))
 answers = set()
 def receive(seconds):
     for sender in select.select(senders, [], [], seconds)[0]:
@@ -183,12 +185,12 @@ def start_program(host: Host, words: list[str], name: str = "tinyvm") -> TinyVm:
     return TinyVm(host, job, printed)
 
 
-def send(host: Host, count: int, rate: float, *, ports: int = 1, answered: bool = False) -> int:
+def send(host: Host, count: int, rate: float, *, ports: int = 1, answered: bool = False, tos: int = 0) -> int:
     """Sends datagrams to the guest, so many a second from so many ports, and waits until they are sent.
 
     With `answered` it also waits for the answers, and returns their number.
     """
-    options = [str(count), str(rate), str(ports), "answered" if answered else "-"]
+    options = [str(count), str(rate), str(ports), "answered" if answered else "-", str(tos)]
     sent = host.peer.run(["python3", "-c", SENDER, *options])
     assert sent.status == 0, sent
     return int(sent.out)

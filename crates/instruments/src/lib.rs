@@ -23,6 +23,7 @@ mod process_events;
 mod reuseport;
 pub mod stages;
 pub mod stages_into_guests;
+mod stamps;
 pub mod tcp;
 pub mod vm;
 pub mod workers;

@@ -1,9 +1,9 @@
 //! Results of the instrument `vm`: the JSON of `measure vm --json`.
 
-use crate::Cost;
 use crate::clock::{Clocks, GuestTsc};
 use crate::histogram::{by_number, quantile_ns, upper_ns};
 use crate::memory::NotAvailable;
+use crate::{Cost, NicStamps};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -47,6 +47,9 @@ pub struct VmMeasurement {
     /// Waits of vCPUs that were replaced by later ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub pauses_lost: u64,
+    /// Hardware timestamps; `None` if no NIC has any, or they are not used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nic_stamps: Option<NicStamps>,
     /// The late packets of a guest, by its own recording; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestLate>,
@@ -233,6 +236,8 @@ fn add_by_cpu(all: &mut BTreeMap<u32, u64>, more: &BTreeMap<u32, u64>) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmSpanKind {
+    /// From the NIC's hardware timestamp to its interrupt, or, without one, to NET_RX. Only of NICs that timestamp.
+    NicToInterrupt,
     /// (a) From the NIC's interrupt to NET_RX.
     InterruptToHandler,
     /// (b) From NET_RX to the tap, where vhost is woken.
@@ -257,7 +262,8 @@ pub enum VmSpanKind {
 
 impl VmSpanKind {
     /// All, in the order of the path.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
+        Self::NicToInterrupt,
         Self::InterruptToHandler,
         Self::HandlerToVhost,
         Self::VhostToKvm,

@@ -224,7 +224,7 @@ fn late_packets() {
     let sum = measured.vms[0].queues[0].late.as_ref().unwrap();
     assert_eq!(
         (sum.packets(), sum.parts[0].part, sum.parts[0].packets),
-        (31, VmPart::VhostWaited, 16)
+        (33, VmPart::VhostWaited, 16)
     );
     assert_eq!(sum.parts[0].behind.len(), 2);
 }

@@ -9,7 +9,7 @@ mod events;
 mod group;
 #[cfg(test)]
 mod interval_tests;
-mod load;
+pub(crate) mod load;
 mod packet_path;
 mod path;
 mod pause;
@@ -17,20 +17,20 @@ mod reading;
 mod record;
 mod samples;
 mod slowest;
-mod stamps;
 mod table;
 mod tasks;
 mod under_way;
 pub mod zoom;
 
+pub use crate::stamps::{GivenClock, NIC_RX};
 pub use path::ABOVE_MAX;
-pub use stamps::{GivenClock, NIC_RX};
 pub use table::{PROBES, STAGES, Stage, detail_of};
 
 use crate::drops::Names;
 use crate::filter::Filter;
 use crate::kernel::{Kernel, Mapped, Meter, Probe, clocks_now, clocks_since};
 use crate::layout::Layout;
+use crate::stamps::{Candidates, Stamps};
 use crate::{Grouping, Instrument, InstrumentError};
 use collector::Collector;
 use group::Whole;
@@ -45,7 +45,6 @@ use nearpath_model::{
 use path::PathTerms;
 use pause::{InFlight, Observed};
 use reading::Reading;
-use stamps::{Candidates, Stamps};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -279,7 +278,8 @@ impl Stages {
                 "no stage at the start of a packet's path can be observed: {reason}"
             )));
         }
-        let stamps = stamping.watch(&loaded.skeleton.maps)?;
+        let stamps =
+            stamping.watch(&loaded.skeleton.maps.nics, &loaded.skeleton.maps.nic_clocks)?;
         let started = Instant::now();
         self.session = Some(Session {
             counters,
@@ -498,7 +498,10 @@ impl Stages {
             }),
             bucket_schema: nearpath_model::histogram::SCHEMA,
             paths,
-            nic_stamps: session.stamps.as_ref().map(|stamps| stamps.result(&session.counters)),
+            nic_stamps: session
+                .stamps
+                .as_ref()
+                .map(|stamps| stamps.result(&reading::stamps(&session.counters))),
             spans,
             not_observable: not_observable(&session.loaded),
             slow: Slow {

@@ -2,10 +2,10 @@
 
 use super::load::types::histogram;
 use super::samples::Samples;
-use super::stamps::NIC_RX;
 use super::table::{SPANS_MAX, STAGES, Stage};
 use crate::kernel::{word_of, words_of};
 use crate::layout::Layout;
+use crate::stamps::NIC_RX;
 use nearpath_model::{Above, Direction, PathKind, PathLatency};
 use std::time::Duration;
 

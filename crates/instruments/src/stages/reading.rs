@@ -7,6 +7,7 @@ use super::samples::{HISTOGRAM_WORDS, MIN, Samples};
 use super::table::{SPANS_MAX, STAGES_MAX, spans, stage};
 use crate::kernel::{Mapped, Probe, pack, pair_at, word_of, words_of};
 use crate::layout::Layout;
+use crate::stamps::Counted;
 use nearpath_model::histogram::{count, interpolated_ns, quantile_ns};
 use nearpath_model::{Packets, PathKind, Place, Span};
 use std::time::Duration;
@@ -92,6 +93,19 @@ pub fn packets(by_shard: &Mapped) -> Packets {
 pub fn sum(by_shard: &Mapped, field: usize) -> u64 {
     let each = words_of::<counters>();
     (0..by_shard.len() / each).map(|shard| by_shard.get(shard * each + field)).sum()
+}
+
+/// What became of hardware timestamps.
+pub fn stamps(by_shard: &Mapped) -> Counted {
+    let sum = |field| sum(by_shard, field);
+    Counted {
+        used: sum(word_of!(counters, stamps_used)),
+        ahead: sum(word_of!(counters, stamps_ahead)),
+        old: sum(word_of!(counters, stamps_old)),
+        unconverted: sum(word_of!(counters, stamps_unconverted)),
+        of_others: sum(word_of!(counters, stamps_of_others)),
+        opaque: sum(word_of!(counters, stamps_opaque)),
+    }
 }
 
 /// The maps at one moment.

@@ -3,11 +3,11 @@
 //! To observe a further stage: a line in `bpf/stages.h`, from which [`STAGES`] is generated, a program in
 //! `bpf/stages_*.h`, a row in [`PROBES`].
 
-use super::stamps::NIC_RX;
 use crate::kernel::{
     Point, Probe, at, better_at, entry, entry_by, exit, helper_probe, of, or_at, pointed_to, probe,
     returns,
 };
+use crate::stamps::NIC_RX;
 use nearpath_model::{Detail, Direction};
 use std::sync::LazyLock;
 

@@ -1,8 +1,8 @@
 //! Selects stages for a closer look. Input: a measurement with few stages. Output: the stages to observe next,
 //! which are those between its stages where time is lost.
 
-use super::stamps::NIC_RX;
 use super::table::{STAGES, Stage};
+use crate::stamps::NIC_RX;
 use nearpath_model::{Detail, Direction, Measurement, Span};
 
 /// A span is examined if this share of all time is spent in it, or if its slowest packets take this long.

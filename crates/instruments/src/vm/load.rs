@@ -181,7 +181,7 @@ pub struct Loaded {
 }
 
 /// Loads and attaches the programs that `wanted` needs. With `stages`, the slots of the packets that the instrument
-/// `stages` tracks, only these packets are followed.
+/// `stages` tracks, only these packets are followed. With `has_nic_stamps` the programs read hardware timestamps.
 ///
 /// # Errors
 /// A missing privilege, or the kernel lacks or refuses something without which packets cannot be followed.
@@ -190,11 +190,12 @@ pub fn load(
     cpus: usize,
     wanted: Wanted,
     stages: Option<BorrowedFd<'_>>,
+    has_nic_stamps: bool,
 ) -> Result<Loaded, InstrumentError> {
     if let Some(module) = without_types() {
         return Err(InstrumentError::Unsupported(no_types_of(module)));
     }
-    in_best_mode(kernel, |mode| load_within(kernel, mode, cpus, wanted, stages))
+    in_best_mode(kernel, |mode| load_within(kernel, mode, cpus, wanted, stages, has_nic_stamps))
         .map(|(loaded, _)| loaded)
 }
 
@@ -212,6 +213,7 @@ fn load_within(
     cpus: usize,
     wanted: Wanted,
     stages: Option<BorrowedFd<'_>>,
+    has_nic_stamps: bool,
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<VmSkelBuilder>(kernel)?;
     let left_out = wanted.left_out();
@@ -235,6 +237,7 @@ fn load_within(
     }
     if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
         constants.beside_stages = stages.is_some();
+        constants.has_nic_stamps = has_nic_stamps;
     }
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let histograms = empty_histograms(&skeleton.maps.histograms)?;
@@ -319,14 +322,14 @@ pub fn shortest_pause_ns(slow_ns: NonZeroU64) -> u64 {
 
 /// `enum point`, and `enum span` of `bpf/vm_queues.h`.
 pub const POINTS: usize = 3;
-pub const SPANS: usize = 9;
+pub const SPANS: usize = 10;
 /// `enum transmit_point`, and `enum transmit_span` of `bpf/vm_transmit.h`.
 pub const TRANSMIT_POINTS: usize = 3;
 pub const TRANSMIT_SPANS: usize = 4;
 /// The session of no probes, `ONLY_NONE` of `bpf/vm_probes.h`.
 const ONLY_NONE: u64 = u64::MAX;
 /// `enum part` of `bpf/vm_late.h`.
-pub const PARTS: usize = 8;
+pub const PARTS: usize = 9;
 
 impl Loaded {
     /// Starts or stops counting.
@@ -411,6 +414,14 @@ mod tests {
         for program in STEPS.iter().flat_map(|(_, programs)| *programs) {
             assert!(PROBES.iter().any(|probe| probe.program == *program), "{program}");
         }
+    }
+
+    /// The clocks of NICs are written with the types of the stages.
+    #[test]
+    fn clocks_of_nics_are_laid_out_as_those_of_the_stages() {
+        use crate::stages::load::types as of_stages;
+        assert_eq!(words_of::<types::nic_clock>(), words_of::<of_stages::nic_clock>());
+        assert_eq!(word_of!(types::nic_clock, is_used), word_of!(of_stages::nic_clock, is_used));
     }
 
     #[test]

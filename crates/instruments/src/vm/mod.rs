@@ -8,6 +8,7 @@ mod reading;
 mod transmit;
 
 use crate::kernel::{Kernel, Meter, clocks_now, clocks_since};
+use crate::stamps::{Candidates, Stamps};
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use load::{Loaded, PROBES};
@@ -30,6 +31,7 @@ pub struct VmPackets<'a> {
     cpus: usize,
     /// What is measured besides the packets into virtual machines.
     wanted: load::Wanted,
+    from_nics: bool,
     btf_file: Option<PathBuf>,
     session: Option<Session>,
     /// The previous session, whose programs are still attached.
@@ -40,6 +42,8 @@ pub struct VmPackets<'a> {
 struct Session {
     meter: Meter,
     loaded: Loaded,
+    /// Clocks of the NICs that timestamp; `None` without one.
+    stamps: Option<Stamps>,
     vms: Vec<Vm>,
     /// Virtual machines that were still unknown when `vms` was read last.
     strangers: usize,
@@ -59,10 +63,18 @@ impl<'a> VmPackets<'a> {
             taps,
             cpus,
             wanted: load::Wanted::default(),
+            from_nics: false,
             btf_file,
             session: None,
             ended: None,
         }
+    }
+
+    /// Begins the path of packets at NICs that timestamp them. (Beside the stages it does anyway, by these.)
+    #[must_use]
+    pub fn from_nics(mut self, from_nics: bool) -> Self {
+        self.from_nics = from_nics;
+        self
     }
 
     /// Measures the transmit direction as well: it costs two more programs for each packet of the host.
@@ -122,7 +134,14 @@ impl<'a> VmPackets<'a> {
     fn start_with(&mut self, stages: Option<BorrowedFd<'_>>) -> Result<(), InstrumentError> {
         self.ended = None;
         let kernel = Kernel::to_load_into(PROBES, self.btf_file.as_deref())?;
-        let mut loaded = load::load(&kernel, self.cpus, self.wanted, stages)?;
+        let stamping = match self.from_nics && stages.is_none() {
+            true => Candidates::find(&[]),
+            false => Candidates::default(),
+        };
+        let has_stamps = stamping.any_usable();
+        let mut loaded = load::load(&kernel, self.cpus, self.wanted, stages, has_stamps)?;
+        let stamps =
+            stamping.watch(&loaded.skeleton.maps.nics, &loaded.skeleton.maps.nic_clocks)?;
         let mut meter = Meter::new(loaded.skeleton.object());
         if stages.is_some() {
             // As the cost of the stages does, whose limit is common.
@@ -132,12 +151,12 @@ impl<'a> VmPackets<'a> {
         loaded.set_active(true);
         let clocks = self.wanted.slow_ns.and_then(|_| clocks_now());
         let began = Instant::now();
-        self.session = Some(Session { meter, loaded, vms, strangers: 0, began, clocks });
+        self.session = Some(Session { meter, loaded, stamps, vms, strangers: 0, began, clocks });
         Ok(())
     }
 
     fn measurement(&self, session: &Session) -> VmMeasurement {
-        let Session { meter, loaded, vms, began, .. } = session;
+        let Session { meter, loaded, stamps, vms, began, .. } = session;
         let variables = loaded.skeleton.maps.bss_data.as_deref();
         let counter = |of: fn(&load::types::counters) -> u64| {
             variables.map_or(0, |variables| of(&variables.counters))
@@ -155,6 +174,7 @@ impl<'a> VmPackets<'a> {
             cost: meter.cost(),
             clocks: clocks_since(session.clocks),
             pauses_lost: pauses::lost(loaded),
+            nic_stamps: stamps.as_ref().map(|stamps| stamps.result(&reading::stamps(loaded))),
             guest: None,
         }
     }

@@ -3,6 +3,7 @@
 use super::load::{Loaded, POINTS, SPANS, types};
 use super::{late, pauses, transmit};
 use crate::kernel::{Mapped, word_of, words_of};
+use crate::stamps::Counted;
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_model::histogram::BUCKETS;
 use nearpath_model::vm::{MeasuredVm, VmCpus, VmQueue, VmSpan, VmSpanKind};
@@ -13,6 +14,7 @@ use std::num::NonZeroU64;
 
 /// The span of each histogram of a queue, as in `enum span` of `bpf/vm_queues.h`.
 const KINDS: [VmSpanKind; SPANS] = [
+    VmSpanKind::NicToInterrupt,
     VmSpanKind::InterruptToHandler,
     VmSpanKind::HandlerToVhost,
     VmSpanKind::VhostToKvm,
@@ -193,6 +195,27 @@ pub fn span<K>(histograms: &Mapped, number: usize, kind: K) -> Option<VmSpan<K>>
 fn cpus(loaded: &Loaded, queue: usize) -> VmCpus {
     let at = |point: usize| by_cpu(&loaded.seen_on, queue * POINTS + point, loaded.cpus);
     VmCpus { handler: at(0), vhost: at(1), vcpu: at(2) }
+}
+
+/// What became of hardware timestamps.
+pub fn stamps(loaded: &Loaded) -> Counted {
+    let map = &loaded.skeleton.maps.cpus;
+    let mut all = Counted::default();
+    for cpu in (0..loaded.cpus).filter_map(|cpu| u32::try_from(cpu).ok()) {
+        let Ok(Some(value)) = map.lookup(&cpu.to_ne_bytes(), MapFlags::ANY) else { continue };
+        let fields = Fields(&value);
+        for (sum, at) in [
+            (&mut all.used, offset_of!(types::cpu, stamps_used)),
+            (&mut all.ahead, offset_of!(types::cpu, stamps_ahead)),
+            (&mut all.old, offset_of!(types::cpu, stamps_old)),
+            (&mut all.unconverted, offset_of!(types::cpu, stamps_unconverted)),
+            (&mut all.of_others, offset_of!(types::cpu, stamps_of_others)),
+            (&mut all.opaque, offset_of!(types::cpu, stamps_opaque)),
+        ] {
+            *sum += fields.number(at).unwrap_or(0);
+        }
+    }
+    all
 }
 
 /// The counters by CPU of a point with this number that are not 0.

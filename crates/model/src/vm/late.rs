@@ -52,6 +52,9 @@ pub struct VmLatePart {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmPart {
+    /// The NIC had the packet, and had not interrupted yet: its interrupt moderation, or interrupts were off on the
+    /// CPU. Only of NICs that timestamp.
+    Nic,
     /// From the interrupt to NET_RX.
     Interrupt,
     /// From NET_RX to the tap.
@@ -72,7 +75,8 @@ pub enum VmPart {
 
 impl VmPart {
     /// All, in the order of the path.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
+        Self::Nic,
         Self::Interrupt,
         Self::Handler,
         Self::VhostWaited,

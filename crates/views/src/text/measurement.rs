@@ -36,7 +36,7 @@ pub fn measurement(measurement: &Measurement, width: Option<usize>) -> String {
 /// Without the distributions: the heads and the tables of spans.
 pub(super) fn overview(measurement: &Measurement, width: Option<usize>) -> String {
     let mut out = header(measurement);
-    out.push_str(&stamps::nic_stamps(measurement));
+    out.push_str(&stamps::nic_stamps(measurement.nic_stamps.as_ref()));
     out.push_str(&paths::paths(&measurement.paths, "", width));
     out.push_str(&drops::of_stages(measurement, width));
     out.push_str(&spans(&measurement.spans, "", width));

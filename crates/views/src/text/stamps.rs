@@ -3,15 +3,15 @@
 
 use super::line;
 use super::units::{digits, latency, printable};
-use nearpath_model::{Measurement, NicStamps, StampingNic};
+use nearpath_model::{NicStamps, StampingNic};
 
 /// A clock that keeps this close to the kernel's (0.1 ppm) does not drift.
 const STEADY_PPB: f64 = 100.0;
 
 /// Nothing where no NIC stamps what it receives.
-pub(super) fn nic_stamps(measurement: &Measurement) -> String {
+pub(super) fn nic_stamps(stamps: Option<&NicStamps>) -> String {
     let mut out = String::new();
-    let Some(stamps) = &measurement.nic_stamps else { return out };
+    let Some(stamps) = stamps else { return out };
     let packets = if stamps.used == 1 { "packet begins" } else { "packets begin" };
     line!(out, "NIC timestamps: {} {packets} at the NIC{}", stamps.used, not_used(stamps));
     for nic in &stamps.devices {
@@ -91,14 +91,13 @@ mod tests {
             unconverted: 17,
             ..NicStamps::default()
         };
-        let measurement = Measurement { nic_stamps: Some(stamps), ..Measurement::default() };
         assert_eq!(
-            nic_stamps(&measurement),
+            nic_stamps(Some(&stamps)),
             "NIC timestamps: 4032 packets begin at the NIC; not used: 3 later than the first stage, \
              17 of a device with an unknown clock\n\
              \x20 eth0 (all): ptp0 by extended, ± 1.20µs, 12.3 ppm faster, set once meanwhile\n\
              \x20 eth1 (ptpv2-event): ptp1, not used: /dev/ptp1: not found\n"
         );
-        assert_eq!(nic_stamps(&Measurement::default()), "");
+        assert_eq!(nic_stamps(None), "");
     }
 }

@@ -45,6 +45,7 @@ pub fn vm(measurement: &VmMeasurement) -> String {
         let (each, cpu) = (digits(cost.ns_per_packet), digits(cost.cpu_percent));
         line!(out, "cost:         {each} ns per packet, {cpu}% of a CPU");
     }
+    out.push_str(&super::stamps::nic_stamps(measurement.nic_stamps.as_ref()));
     out.push_str(&queues_of(measurement));
     out
 }
@@ -140,6 +141,9 @@ fn late_packets(late: &VmLate) -> String {
     line!(out, "late: {} packets took {} or longer", late.packets(), latency(late.slow_ns));
     for part in &late.parts {
         let what = match part.part {
+            VmPart::Nic => {
+                "at the NIC before its interrupt: its moderation (ethtool -c), or interrupts off"
+            }
             VmPart::Interrupt => "NET_RX began late after the interrupt",
             VmPart::Handler => "in NET_RX, before the tap",
             VmPart::VhostWaited => "vhost waited for a CPU",
@@ -230,6 +234,7 @@ fn spans(queue: &VmQueue) -> String {
     let cpus = &queue.cpus;
     for span in &queue.spans {
         let (name, from, to) = match span.span {
+            VmSpanKind::NicToInterrupt => ("NIC to interrupt", &cpus.handler, &cpus.handler),
             VmSpanKind::InterruptToHandler => {
                 ("(a) interrupt to handler", &cpus.handler, &cpus.handler)
             }

@@ -10,7 +10,7 @@ mod timeline;
 mod who;
 
 use super::record::{Queued, Raiser, Record};
-use super::stamps::NIC_RX;
+use crate::stamps::NIC_RX;
 use nearpath_model::{CpuId, Culprit, Share, ShareKind};
 use std::collections::BTreeMap;
 use stretches::{Reader, Runs, Stretch, stretches};

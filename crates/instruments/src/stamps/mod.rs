@@ -1,13 +1,12 @@
 //! Hardware timestamps of received packets (`bpf/nic_stamps.h`): the devices that provide them are found when a
-//! measurement starts, and a thread reads their clocks during the measurement.
+//! measurement starts, and a thread reads their clocks during the measurement. The instruments `stages` and `vm` use
+//! them.
 
 mod clock;
 
-use super::load::Maps;
-use super::load::types::{clock_reading, counters, nic_clock};
-use super::reading;
 use crate::InstrumentError;
 use crate::kernel::{Mapped, word_of, words_of};
+use crate::stages::load::types::{clock_reading, nic_clock};
 use clock::{Clock, Conversion};
 use libbpf_rs::{MapCore, MapFlags};
 use nearpath_host::timestamping::{Phc, PhcReading, RxStamping, has_phc, rx_stamping};
@@ -46,6 +45,23 @@ pub struct GivenClock {
     pub nic: &'static str,
     /// Reads its clock relative to the monotonic one.
     pub read: fn() -> PhcReading,
+}
+
+/// Timestamps of packets, as the programs have counted them (`stamps_…` in `bpf`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counted {
+    /// Converted to the monotonic clock.
+    pub used: u64,
+    /// Later than the stack had the packet.
+    pub ahead: u64,
+    /// More than a second before.
+    pub old: u64,
+    /// While the clock could not be read.
+    pub unconverted: u64,
+    /// Of a device that the packet had passed before.
+    pub of_others: u64,
+    /// Not a time, but a pointer of the driver.
+    pub opaque: u64,
 }
 
 /// A device that timestamps, before the programs are loaded.
@@ -133,15 +149,19 @@ impl Candidates {
         self.reason().is_none()
     }
 
-    /// Reads the clocks from now on; `None` if no device timestamps.
+    /// Reads the clocks from now on, for these two maps of the programs; `None` if no device timestamps.
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn watch(self, maps: &Maps<'_>) -> Result<Option<Stamps>, InstrumentError> {
+    pub fn watch(
+        self,
+        nics: &impl MapCore,
+        nic_clocks: &impl MapCore,
+    ) -> Result<Option<Stamps>, InstrumentError> {
         if self.0.is_empty() {
             return Ok(None);
         }
-        let rows = Mapped::new(&maps.nic_clocks)?;
+        let rows = Mapped::new(nic_clocks)?;
         let mut watched: Vec<Watched> =
             self.0.into_iter().enumerate().map(|(row, c)| first_reading(row, c)).collect();
         if watched.iter().any(|one| one.clock.is_some()) {
@@ -153,13 +173,13 @@ impl Candidates {
                 clock.settle();
                 one.nic.uncertainty_ns = Some(clock.uncertainty_ns());
             }
-            enter(maps, &one.nic, row)?;
+            enter(nics, &one.nic, row)?;
         }
         let is_used = watched.iter().any(|one| one.clock.is_some());
         let watched = Arc::new(Mutex::new(watched));
         let mut stamps = Stamps {
             watched: Arc::clone(&watched),
-            clocks: Mapped::new(&maps.nic_clocks)?,
+            clocks: Mapped::new(nic_clocks)?,
             stop: None,
             thread: None,
         };
@@ -206,22 +226,21 @@ impl Watched {
 }
 
 impl Stamps {
-    /// The use of timestamps so far.
-    pub fn result(&self, by_shard: &Mapped) -> NicStamps {
+    /// The use of timestamps so far, of which the programs have counted these.
+    pub fn result(&self, counted: &Counted) -> NicStamps {
         let is_used = word_of!(nic_clock, is_used);
         let device = |(row, one): (usize, &Watched)| StampingNic {
             used: self.clocks.get(row * words_of::<nic_clock>() + is_used) != 0,
             ..one.nic.clone()
         };
-        let sum = |field| reading::sum(by_shard, field);
         NicStamps {
             devices: lock(&self.watched).iter().enumerate().map(device).collect(),
-            used: sum(word_of!(counters, stamps_used)),
-            ahead: sum(word_of!(counters, stamps_ahead)),
-            too_old: sum(word_of!(counters, stamps_old)),
-            unconverted: sum(word_of!(counters, stamps_unconverted)),
-            other_device: sum(word_of!(counters, stamps_of_others)),
-            not_plain: sum(word_of!(counters, stamps_opaque)),
+            used: counted.used,
+            ahead: counted.ahead,
+            too_old: counted.old,
+            unconverted: counted.unconverted,
+            other_device: counted.of_others,
+            not_plain: counted.opaque,
         }
     }
 
@@ -242,10 +261,10 @@ impl Drop for Stamps {
 }
 
 /// Passes the row of a device to the programs.
-fn enter(maps: &Maps<'_>, nic: &StampingNic, row: usize) -> Result<(), InstrumentError> {
+fn enter(nics: &impl MapCore, nic: &StampingNic, row: usize) -> Result<(), InstrumentError> {
     let key = [nic.netns.unwrap_or(0), nic.ifindex.0].map(u32::to_ne_bytes).concat();
     let row = u32::try_from(row).unwrap_or(u32::MAX).to_ne_bytes();
-    maps.nics.update(&key, &row, MapFlags::ANY).map_err(|error| InstrumentError::Refused {
+    nics.update(&key, &row, MapFlags::ANY).map_err(|error| InstrumentError::Refused {
         step: "adding the clocks of NICs".to_owned(),
         reason: error.to_string(),
     })

@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_programs() {
-        let header = include_str!("../../../../../bpf/nic_stamps.h");
+        let header = include_str!("../../../../bpf/nic_stamps.h");
         assert!(header.contains(&format!("#define RATE_BITS {RATE_BITS}")));
         assert!(header.contains("#define STAMP_FARTHEST_NS (1LL << 36)"));
         // The product in the programs fits in 64 bits.
