@@ -4,7 +4,20 @@ import argparse
 import functools
 import sys
 
-from . import bench, cache, distribution, images, kernels, overhead, prometheus, promtool, readers, requirements, shell
+from . import (
+    bench,
+    cache,
+    distribution,
+    images,
+    kernels,
+    overhead,
+    prometheus,
+    promtool,
+    readers,
+    requirements,
+    shell,
+    vm_overhead,
+)
 from .distribution import Unavailable
 from .payload import nearpath_payload
 
@@ -24,6 +37,7 @@ def main() -> int:
     commands.add_parser("bench", help="measure how long hosts take to boot, to restore, and for 20 scenarios")
     costs = commands.add_parser("bench-overhead", help="measure the cost of measuring, on packets through Open vSwitch")
     costs.add_argument("options", nargs="*", help="after --: options of the program of `make bench-overhead`")
+    commands.add_parser("bench-vm", help="measure the cost of measuring packets into a virtual machine, beside BCC")
     commands.add_parser("kernels", help="write docs/kernels.md: what is observable on each kernel")
     commands.add_parser("promtool", help="print the path of Prometheus' promtool; download it if it is missing")
     for program in prometheus.PACKAGES:
@@ -61,6 +75,8 @@ def main() -> int:
             bench.run(nearpath_payload())
         elif options.command == "bench-overhead":
             overhead.run(options.options)
+        elif options.command == "bench-vm":
+            vm_overhead.run()
         elif options.command == "kernels":
             kernels.write(nearpath_payload())
     except Unavailable as reason:

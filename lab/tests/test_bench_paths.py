@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from lab import Host, Nic
 from lab.fixtures import ci, lab, lengthy
 from lab.payload import PROJECT
+from lab.vms import TinyVm, device_of, macvtap, start_program
 
 from .hosts import TWO_NODES
-from .vms import TinyVm, device_of, macvtap, start_program
 
 NICS = (Nic("virtio", node=1), Nic("igb", node=0))
 # The NIC that the paths begin at, and that of the prober.

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from lab import Host
 from lab.fixtures import lab, representative, smoke
-from lab.waiting import ended, start_measuring, wait_until
+from lab.vms import TAP, Ended, TinyVm, Vcpu, send, start_vm, wait_until_taken, worker_of
+from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
-from .vms import TAP, Ended, TinyVm, Vcpu, send, start_vm
 
 VCPU_CPU, VHOST_CPU = 2, 1
 WAYS = ("halted", "polling", "running", "in_host")
@@ -60,17 +60,6 @@ class Seen(NamedTuple):
         return {span["span"]: span for span in self.queue["spans"]}
 
 
-def wait_until_taken(host: Host) -> None:
-    """Waits until vhost has taken what was sent: seconds on a busy machine. The tap counts what is taken from it."""
-    counts: list[str] = []
-
-    def is_over() -> bool:
-        counts.append(host.check(["cat", f"/sys/class/net/{TAP}/statistics/tx_packets"]))
-        return len(counts) > 8 and len(set(counts[-8:])) == 1
-
-    wait_until(is_over, "all packets are taken")
-
-
 def packets_seen(host: Host, vm: TinyVm, count: int, rate: float) -> Seen:
     """Measures while packets are sent to a virtual machine, and ends it."""
     measuring = start_measuring(host, "measure", "vm")
@@ -82,12 +71,6 @@ def packets_seen(host: Host, vm: TinyVm, count: int, rate: float) -> Seen:
     (queue,) = one["queues"]
     assert (one["pid"], queue["tap"], queue["queue"]) == (vm.pid, TAP, 0)
     return Seen(queue, guest, document)
-
-
-def worker_of(host: Host, vm: TinyVm) -> int:
-    """The thread of vhost."""
-    (worker,) = host.check(f"ps -eLo tid,comm | awk '$2 == \"vhost-{vm.pid}\" {{print $1}}'").split()
-    return int(worker)
 
 
 def assert_all_followed(seen: Seen, sent: int) -> None:

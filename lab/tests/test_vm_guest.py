@@ -1,5 +1,7 @@
 """`nearpath measure vm --guest`: the late packets of a Linux guest, by its own recording, are explained by the host.
 
+And why packets into it are late, by the host alone.
+
 A task takes the CPU of the vCPU again and again. How much of a late packet's time it took is also told by the guest's
 kernel, which counts stolen time by itself; what took it is known to the test.
 """
@@ -15,12 +17,13 @@ from lab import Host, Job, linux_guest
 from lab.fixtures import lab
 from lab.payload import PROJECT, nearpath_payload
 from lab.run_folder import RunFolder
-from lab.waiting import wait_until
+from lab.vms import ADDRESS, MAC, TAP
+from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
-from .vms import ADDRESS, MAC, TAP
+from .test_vm_late import limit_cpu_time
 
-VCPU_CPU = 2
+VCPU_CPU, VHOST_CPU = 2, 1
 # Longer than most packets need in emulation, and shorter than what the task takes at once.
 SLOW_MS, TAKEN_MS = 40, 60
 # Takes the CPU in bursts at a real-time priority, under a name of its own.
@@ -116,3 +119,30 @@ def test_late_packets_of_a_guest_are_the_hosts_if_its_vcpu_is_taken(host: Host) 
     print(printed)
     first = printed.splitlines()[0]
     assert "were the host's: its vCPUs waited" in first and first.endswith("behind hog"), first
+
+
+@pytest.mark.parametrize(("fault", "part"), [("a task", "vhost_waited"), ("a quota", "_throttled")])
+@lab(topology=TWO_NODES, nics=IGB)
+def test_what_delays_packets_into_a_linux_guest_is_named(host: Host, fault: str, part: str) -> None:
+    qemu = start_guest(host)
+    host.check(f"taskset -p -c {VHOST_CPU} $(pgrep -w vhost-{qemu.pid} | tail -n 1)")
+    measuring = start_measuring(host, "measure", "vm", "--slow", f"{SLOW_MS}ms")
+    # A thread is known from its first packet on.
+    assert probe(host, 10, "1s")["received"] >= 5
+    if fault == "a task":
+        job = host.start(["chrt", "-f", "50", "taskset", "-c", str(VHOST_CPU), "python3", "-c", HOG])
+    else:
+        job = limit_cpu_time(host, qemu.pid, f"{TAKEN_MS}000 {2 * TAKEN_MS}000")
+    probe(host, 60, "20s")
+    host.check(["kill", str(job.pid)])
+    document = ended(measuring)
+    (one,) = document["vms"]
+    (queue,) = one["queues"]
+    late = queue["late"]["parts"]
+    print(late)
+    packets = sum(found["packets"] for found in late)
+    assert packets >= 50, "for half of the time"
+    named = [found for found in late if found["part"].endswith(part)]
+    assert sum(found["packets"] for found in named) >= 0.95 * packets, late
+    if fault == "a task":
+        assert named[0]["behind"]["hog"] >= 0.95 * named[0]["packets"], late

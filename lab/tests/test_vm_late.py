@@ -10,11 +10,11 @@ import pytest
 
 from lab import Host, Job
 from lab.fixtures import lab, smoke
+from lab.vms import send, start_vm, wait_until_taken, worker_of
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
-from .test_vm import VCPU_CPU, VHOST_CPU, wait_until_taken, worker_of
-from .vms import send, start_vm
+from .test_vm import VCPU_CPU, VHOST_CPU
 
 # Longer than emulation needs for a packet, and shorter than what the fault takes at once.
 SLOW = "100ms"

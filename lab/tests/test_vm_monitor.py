@@ -7,11 +7,10 @@ import json
 
 from lab import Host
 from lab.fixtures import lab, representative
+from lab.vms import TAP, send, start_vm, wait_until_taken
 from lab.waiting import wait_until
 
 from .hosts import IGB, TWO_NODES
-from .test_vm import wait_until_taken
-from .vms import TAP, send, start_vm
 
 RECORDING = "/tmp/recording"
 METRICS = """

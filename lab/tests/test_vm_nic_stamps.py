@@ -9,12 +9,12 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab
+from lab.vms import send, start_vm, wait_until_taken, worker_of
 from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
 from .stamping import PARAMETERS, STAMPED_TOS, Watched
-from .test_vm import VCPU_CPU, VHOST_CPU, wait_until_taken, worker_of
-from .vms import send, start_vm
+from .test_vm import VCPU_CPU, VHOST_CPU
 
 # The emulated NIC takes four times as long: 28 ms from one interrupt to the next.
 MODERATION_US = 7000

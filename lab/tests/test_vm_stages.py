@@ -8,11 +8,11 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab, lengthy, representative
+from lab.vms import ADDRESS, PORT, TinyVm, send, start_vm, start_vm_on_macvtap, wait_until_taken
 from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
-from .test_vm import WAYS, wait_until_taken
-from .vms import ADDRESS, PORT, TinyVm, send, start_vm, start_vm_on_macvtap
+from .test_vm import WAYS
 
 PACKETS = 60
 # Datagrams to another port of the guest.

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from lab import Host
 from lab.fixtures import ci, lab
+from lab.vms import TAP, TinyVm, Vcpu, send, start_vm, start_vm_on_macvtap
 from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
 from .test_vm import VCPU_CPU
-from .vms import TAP, TinyVm, Vcpu, send, start_vm, start_vm_on_macvtap
 
 NIC = "nic0"
 # Of the guest's kicks of its answers (TX_PORT in tinyvm.c).

@@ -5,9 +5,9 @@ from typing import Any
 
 from lab import Host
 from lab.fixtures import lab, representative, smoke
+from lab.vms import TAP, TinyVm, start_vm
 
 from .hosts import IGB, TWO_NODES
-from .vms import TAP, TinyVm, start_vm
 
 
 def shown(host: Host, *options: str) -> dict[str, Any]:

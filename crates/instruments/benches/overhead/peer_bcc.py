@@ -5,53 +5,13 @@ are attached; when standard input ends, the number of packets of each pair of st
 
 Packets in flight are in a hash map by the address of their sk_buff; histograms and per-CPU state are
 in arrays. The stages are numbered as in peer.bt.
-
-BCC requires kernel headers, although these programs read no kernel structures, only addresses. So it
-gets the few definitions that its own headers need, and no package has to be installed for the running
-kernel.
 """
 
-import os
 import sys
-import tempfile
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 
-from bcc import BPF
-
-HEADERS = {
-    "linux/kconfig.h": "#define CONFIG_BPF_SYSCALL 1",
-    "linux/version.h": """
-        #define KERNEL_VERSION(a, b, c) (((a) << 16) + ((b) << 8) + (c))
-        #define LINUX_VERSION_CODE KERNEL_VERSION(5, 10, 0)
-    """,
-    "linux/types.h": """
-        typedef unsigned char __u8, u8;
-        typedef unsigned short __u16, u16, __be16, __sum16;
-        typedef unsigned int __u32, u32, __be32, __wsum;
-        typedef unsigned long long __u64, u64, __be64;
-        typedef __u64 __aligned_u64 __attribute__((aligned(8)));
-        typedef signed char __s8, s8;
-        typedef short __s16, s16;
-        typedef int __s32, s32;
-        typedef long long __s64, s64;
-        typedef unsigned long size_t, uintptr_t;
-        typedef _Bool bool;
-        enum { false, true };
-        #define NULL ((void *)0)
-        /* x86-64, for kprobes */
-        struct pt_regs {
-            unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
-            unsigned long orig_ax, ip, cs, flags, sp, ss;
-        };
-    """,
-    "linux/bpf_common.h": Path("/usr/include/linux/bpf_common.h").read_text(),
-    "linux/log2.h": "",
-    "asm/page.h": "",
-    "uapi/linux/bpf.h": "",
-    "uapi/linux/if_packet.h": "",
-}
+from bcc_headers import load
 
 PROGRAMS = r"""
 struct packet { u64 ns; u32 stage; u32 cpu; };
@@ -296,13 +256,7 @@ int kprobe__internal_dev_recv(struct pt_regs *ctx) { go_on(ctx->di, 31, 0); retu
 
 def main() -> None:
     """Attaches the programs, and detaches them on exit."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in HEADERS.items():
-            header = Path(folder, "include", name)
-            header.parent.mkdir(parents=True, exist_ok=True)
-            header.write_text(f"#pragma once\n{text}")
-        os.environ["BCC_KERNEL_SOURCE"] = folder
-        programs = BPF(text=PROGRAMS + (FUNCTIONS if "--functions" in sys.argv else ""))
+    programs = load(PROGRAMS + (FUNCTIONS if "--functions" in sys.argv else ""))
     print("ready", flush=True)
     with suppress(KeyboardInterrupt):
         sys.stdin.read()

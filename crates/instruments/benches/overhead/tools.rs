@@ -196,6 +196,8 @@ impl Scripts {
             let path = folder.path().join(name);
             std::fs::write(&path, text).map(|()| path)
         };
+        // What the one for BCC imports from its folder.
+        write("bcc_headers.py", include_str!("bcc_headers.py"))?;
         let more = if functions { include_str!("peer_functions.bt") } else { "" };
         Ok(Self {
             bpftrace: write("peer.bt", &[include_str!("peer.bt"), more].concat())?,

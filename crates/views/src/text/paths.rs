@@ -1,7 +1,7 @@
 //! Whole paths. Input: the latencies of each kind. Output: a summary line, and a table.
 
 use super::table::{Column, Table, left, or_none, right};
-use super::units::{latency, percent};
+use super::units::{digits, latency, percent, percentage};
 use super::{heading, line};
 use nearpath_model::{Above, Measurement, PathKind, PathLatency};
 
@@ -11,11 +11,23 @@ pub(super) fn summary(measurement: &Measurement) -> String {
     let parts: Vec<String> = paths.map(in_a_line).collect();
     let mut out = String::new();
     if parts.is_empty() {
-        line!(out, "end to end: no packet completed its path");
+        line!(out, "end to end: no packet completed its path{}", when(measurement));
     } else {
         heading(&mut out, &format!("end to end: {}", parts.join("; ")));
     }
     out
+}
+
+/// Where the overhead limit left little time: ` in the 0.12s of 10s that --max-overhead 2% left to observe`.
+fn when(measurement: &Measurement) -> String {
+    let little = |observed: &f64| *observed < 0.5 * measurement.duration_s;
+    let Some(observed) = measurement.observed_s.filter(little) else { return String::new() };
+    let limit = measurement.limit_percent.map_or_else(
+        || "--duty".to_owned(),
+        |limit| format!("--max-overhead {}", percentage(limit)),
+    );
+    let (observed, all) = (digits(observed), digits(measurement.duration_s));
+    format!(" in the {observed}s of {all}s that {limit} left to observe")
 }
 
 /// `receive p50 12.1µs, p99 180µs, p99.9 1.20ms, max 12.6ms, 0.120% above 1ms (537103 packets)`.

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab import Host, Job
-from lab.payload import PROJECT
-from lab.run_folder import RunFolder
-from lab.waiting import wait_until
+from .host import Host, Job
+from .payload import PROJECT
+from .run_folder import RunFolder
+from .waiting import wait_until
 
 TAP = "tap0"
 MAC = "52:54:00:aa:00:01"
@@ -194,6 +194,23 @@ def send(host: Host, count: int, rate: float, *, ports: int = 1, answered: bool 
     sent = host.peer.run(["python3", "-c", SENDER, *options])
     assert sent.status == 0, sent
     return int(sent.out)
+
+
+def wait_until_taken(host: Host) -> None:
+    """Waits until vhost has taken what was sent: seconds on a busy machine. The tap counts what is taken from it."""
+    counts: list[str] = []
+
+    def is_over() -> bool:
+        counts.append(host.check(["cat", f"/sys/class/net/{TAP}/statistics/tx_packets"]))
+        return len(counts) > 8 and len(set(counts[-8:])) == 1
+
+    wait_until(is_over, "all packets are taken")
+
+
+def worker_of(host: Host, vm: TinyVm) -> int:
+    """The thread of vhost."""
+    (worker,) = host.check(f"ps -eLo tid,comm | awk '$2 == \"vhost-{vm.pid}\" {{print $1}}'").split()
+    return int(worker)
 
 
 @cache
