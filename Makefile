@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp bench-memory bench-monitor pictures lint fuzz package package-test clean
+.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-bench-vm lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp bench-memory bench-monitor pictures lint fuzz package package-test clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -62,6 +62,10 @@ bench-overhead: ## Compare the cost of measuring with empty programs, bpftrace a
 lab-bench-overhead: ## The same for packets through Open vSwitch, in a virtual host
 	@scripts/install-deps build lab bench
 	@scripts/lab bench-overhead
+
+lab-bench-vm: ## The same for packets into a virtual machine, beside a script for BCC
+	@scripts/install-deps build lab bench
+	@scripts/lab bench-vm
 
 bench-flows: ## Verify that memory does not grow with 100,000 flows in ten minutes
 	@scripts/install-deps build test

@@ -250,7 +250,8 @@ struct {
 
 /* The thread of the vCPU that took the last packet of a queue, and its process: the virtual machine. */
 struct owner {
-	u32 pid, tid;
+	u64 task; /* 0: none yet */
+	u32 pid, tid; /* of this task */
 };
 
 struct {
@@ -553,8 +554,10 @@ static __always_inline void note_owner(u32 queue)
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
 	struct owner *owner = bpf_map_lookup_elem(&owners, &queue);
 
-	if (!owner)
+	/* Usually that of the packet before, and its numbers are many pointers away. */
+	if (!owner || owner->task == (u64)task)
 		return;
+	owner->task = (u64)task;
 	owner->tid = number_in_namespace((u64)task);
 	owner->pid = process_in_namespace(task);
 }
