@@ -92,16 +92,7 @@ def bring_up(host: Host, names: tuple[str, ...]) -> dict[str, TinyVm]:
     vms = {}
     for number, name in enumerate(names):
         path = PATHS[name]
-        prober = PROBER
-        if path.vlan:
-            prober = f"{PROBER}.{path.vlan}"
-            host.check(
-                f"ip link add link {NIC} name {NIC}.{path.vlan} type vlan id {path.vlan}"
-                f" && ip link set {NIC}.{path.vlan} up"
-                f" && ip -n prober link add link {PROBER} name {prober} type vlan id {path.vlan}"
-                f" && ip -n prober link set {prober} up"
-                f" && ip -n prober address add 10.9.{1 + path.vlan}.200/24 dev {prober}"
-            )
+        prober = add_vlan(host, path.vlan) if path.vlan else PROBER
         if name == "xdp":
             host.write("/tmp/to_tap.o", compiled("to_tap.bpf.c"))
         host.check(path.commands)
@@ -116,6 +107,17 @@ def bring_up(host: Host, names: tuple[str, ...]) -> dict[str, TinyVm]:
     return vms
 
 
+def add_vlan(host: Host, vlan: int) -> str:
+    """A network of its own between both NICs; the prober's interface."""
+    prober = f"{PROBER}.{vlan}"
+    host.check(
+        f"ip link add link {NIC} name {NIC}.{vlan} type vlan id {vlan} && ip link set {NIC}.{vlan} up"
+        f" && ip -n prober link add link {PROBER} name {prober} type vlan id {vlan}"
+        f" && ip -n prober link set {prober} up && ip -n prober address add 10.9.{1 + vlan}.200/24 dev {prober}"
+    )
+    return prober
+
+
 def compiled(source: str) -> bytes:
     """A BPF program of lab/vm."""
     with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +129,12 @@ def compiled(source: str) -> bytes:
 
 def compared(host: Host, names: tuple[str, ...], *options: str) -> dict[str, Any]:
     """The document of `bench paths`."""
-    targets = [f"host={host.machine.address(1)}", *(f"{name}={PATHS[name].address}:9000" for name in names)]
+    return of_targets(host, [f"{name}={PATHS[name].address}:9000" for name in names], *options)
+
+
+def of_targets(host: Host, targets: list[str], *options: str) -> dict[str, Any]:
+    """The same, with the targets as options."""
+    targets = [f"host={host.machine.address(1)}", *targets]
     times = ["--rate", str(RATE), "--for", f"{SECONDS}s", "--rounds", str(ROUNDS), "--late-after", "5s"]
     words = ["nearpath", "bench", "paths", *targets, "--from", "prober", *times, "--size", str(SIZE), "--json"]
     document: dict[str, Any] = json.loads(host.check([*words, *options], timeout_s=600))

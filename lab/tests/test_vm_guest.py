@@ -7,23 +7,23 @@ kernel, which counts stolen time by itself; what took it is known to the test.
 """
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab import Host, Job, linux_guest
+from lab import Host, linux_guest
 from lab.fixtures import lab
-from lab.payload import PROJECT, nearpath_payload
-from lab.run_folder import RunFolder
-from lab.vms import ADDRESS, MAC, TAP
+from lab.payload import PROJECT
+from lab.vms import ADDRESS
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
+from .linux_guests import VCPU_CPU, payload, start_guest
 from .test_vm_late import limit_cpu_time
 
-VCPU_CPU, VHOST_CPU = 2, 1
+__all__ = ["payload"]
+
+VHOST_CPU = 1
 # Longer than most packets need in emulation, and shorter than what the task takes at once.
 SLOW_MS, TAKEN_MS = 40, 60
 # Takes the CPU in bursts at a real-time priority, under a name of its own.
@@ -37,33 +37,6 @@ while True:
         pass
     time.sleep({TAKEN_MS / 1000})
 """
-
-
-@pytest.fixture(scope="module")
-def payload(lab_here: None) -> Iterator[Path]:
-    folder = RunFolder("linux-guest")
-    try:
-        yield nearpath_payload(linux_guest.files("6.12", folder.path))
-    finally:
-        folder.remove()
-
-
-def start_guest(host: Host) -> Job:
-    """Starts the guest with its vCPU on a CPU of its own, and waits until it answers."""
-    host.check("modprobe -a tun kvm_amd vhost_net")
-    host.check(
-        f"ip tuntap add dev {TAP} mode tap vnet_hdr && ip link set {TAP} up && ovs-vsctl --may-exist add-port br0 {TAP}"
-    )
-    job = host.start(f"exec {linux_guest.qemu(TAP, MAC, ADDRESS)} >/tmp/guest.printed 2>&1")
-
-    def is_up() -> bool:
-        assert job.running(), host.run("cat /tmp/guest.printed /tmp/guest.console")
-        return "answering UDP and TCP" in host.run("cat /tmp/guest.console").out
-
-    wait_until(is_up, "the guest is up")
-    threads = host.check(f"grep -l 'CPU 0/KVM' /proc/{job.pid}/task/*/comm").split("/")
-    host.check(f"taskset -p -c {VCPU_CPU} {threads[-2]}")
-    return job
 
 
 def probe(host: Host, rate: int, duration: str) -> dict[str, Any]:

@@ -9,9 +9,11 @@ const MAX_NAME: usize = 128;
 /// The name in `/proc/PID/cmdline`; `None` if there is none, or another program runs.
 pub fn parse_vm_name(cmdline: &[u8]) -> Option<String> {
     let mut words = cmdline.split(|&b| b == 0);
-    let program = words.next()?.rsplit(|&b| b == b'/').next()?;
-    if !program.windows(4).any(|part| part == b"qemu" || part == b"-kvm") && program != b"kvm" {
-        return None;
+    let first = words.next()?;
+    // A relocated QEMU may be started through the dynamic loader (ld.so(8)), whose options stand before it.
+    if !is_qemu(first) {
+        let is_loader = base(first).starts_with(b"ld-") || base(first) == b"ld.so";
+        words.find(|word| is_loader && is_qemu(word))?;
     }
     words.find(|word| *word == b"-name" || *word == b"--name")?;
     let options = options(words.next()?);
@@ -20,6 +22,16 @@ pub fn parse_vm_name(cmdline: &[u8]) -> Option<String> {
     let name = printable(guest.or(first)?);
     let name: String = name.chars().take(MAX_NAME).collect();
     (!name.is_empty()).then_some(name)
+}
+
+/// The name of a program without its folder.
+fn base(path: &[u8]) -> &[u8] {
+    path.rsplit(|&b| b == b'/').next().unwrap_or(path)
+}
+
+fn is_qemu(path: &[u8]) -> bool {
+    let program = base(path);
+    program.windows(4).any(|part| part == b"qemu" || part == b"-kvm") || program == b"kvm"
 }
 
 /// The options between commas, of which two stand for one in a value.
@@ -63,6 +75,10 @@ mod tests {
         assert_eq!(name(&[qemu, "-name"]), None);
         assert_eq!(name(&[qemu]), None);
         assert_eq!(name(&["/bin/other", "-name", "x"]), None);
+        assert_eq!(name(&["/bin/other", qemu, "-name", "x"]), None);
+        let loader = ["/opt/lib64/ld-linux-x86-64.so.2", "--library-path", "/opt/lib"];
+        assert_eq!(name(&[&loader[..], &[qemu, "-name", "x"]].concat()).as_deref(), Some("x"));
+        assert_eq!(name(&[&loader[..], &["/bin/other", "-name", "x"]].concat()), None);
         assert_eq!(name(&[qemu, "-name", &"x".repeat(500)]).unwrap().len(), MAX_NAME);
         assert_eq!(name(&[qemu, "-name", "guest=a\x1bb"]).as_deref(), Some("a\u{fffd}b"));
     }
