@@ -78,19 +78,18 @@ PROBE(softirq_exit, "softirq_exit")
 }
 
 /*
- * When the NIC had the packet, if that was before its interrupt. One that came while NET_RX ran already has no
- * interrupt, and its NET_RX begins when it came.
+ * When the NIC had the packet, if it is known that its interrupt came after that: on another CPU (RPS), in a thread
+ * (threaded NAPI), or without an interrupt (NET_RX goes on polling), the time since then is not the NIC's alone. One
+ * that came after the interrupt does not have it, and one that came while NET_RX ran is in NET_RX since then.
  */
 static __always_inline void note_nic(struct tap_packet *packet, u64 nic_ns)
 {
-	packet->nic_ns = nic_ns;
-	if (nic_ns <= packet->irq_ns || !packet->handler_ns)
-		return;
-	packet->irq_ns = 0;
-	if (nic_ns <= packet->handler_ns)
-		return;
-	packet->handler_ns = nic_ns;
-	packet->nic_ns = 0;
+	if (nic_ns <= packet->irq_ns)
+		packet->nic_ns = nic_ns;
+	else
+		packet->irq_ns = 0;
+	if (packet->handler_ns && nic_ns > packet->handler_ns)
+		packet->handler_ns = nic_ns;
 }
 
 /*
@@ -128,7 +127,7 @@ static __always_inline void skb_reaches_tap(u64 address, struct net_device *devi
 
 	if (!active)
 		return;
-	/* That of a packet from this host would be of another one, which had its sk_buff before. */
+	/* Packets of this host have no skb_iif. */
 	if (has_nic_stamps && BPF_CORE_READ(skb, skb_iif))
 		nic_ns = nic_stamp_ns(address, BPF_CORE_READ(skb, skb_iif), bpf_ktime_get_ns());
 	if (beside_stages)

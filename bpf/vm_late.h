@@ -2,10 +2,10 @@
 /*
  * Why packets are late: where the time of those went that took longer than slow_ns into the guest.
  *
- * The time is split, without a rest, into that at the NIC (if it timestamps), the wait for NET_RX, its run, and for vhost and the vCPU each the time that
- * the thread was ready without having a CPU, that for which its cgroup had no quota left, and the rest. For that, each
- * CPU has a ring of what it ran last, and each thread one of its last waits, each with the task that had the CPU for
- * longest. A packet is counted where most of its time went.
+ * The time is split, without a rest, into that at the NIC (if it timestamps), the wait for NET_RX, its run, and for vhost
+ * and the vCPU each the time that the thread was ready without having a CPU, that for which its cgroup had no quota left,
+ * and the rest. For that, each CPU has a ring of what it ran last, and each thread one of its last waits, each with the
+ * task that had the CPU for longest. A packet is counted where most of its time went.
  *
  * Waits of at least pause_ns are also kept one by one: a guest sees that its vCPU was without a CPU for so long, and
  * not why.

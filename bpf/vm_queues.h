@@ -131,11 +131,11 @@ struct cpu {
 	u64 signalling; /* whose eventfd is being signalled, */
 	u64 signaller; /* by which task */
 	u64 is_raised;
-	/* Hardware timestamps, by what became of them (nic_stamps.h). */
+	/* Hardware timestamps, by what became of them (nic_stamps.h). Up to here whole pairs of cache lines. */
 	u64 stamps_used, stamps_ahead, stamps_old, stamps_unconverted, stamps_of_others, stamps_opaque;
 };
 
-_Static_assert(sizeof(struct cpu) % 128 == 0, "CPUs share no cache line, and not the next that is fetched");
+_Static_assert(sizeof(struct cpu) % 128 == 0, "CPUs share no cache line");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -163,7 +163,7 @@ struct {
 /* A packet of a batch. */
 struct taken {
 	u64 start_ns; /* the first point known of it */
-	u64 raised_ns; /* the first that was not at the NIC: its interrupt, or the run of NET_RX */
+	u64 raised_ns; /* the first that was not at the NIC */
 	u64 handler_ns; /* the run of NET_RX, or 0 */
 	u64 tap_ns;
 };

@@ -7,6 +7,8 @@ The judge is the kernel's: of each packet a packet socket on the NIC gets the NI
 
 from typing import Any
 
+import pytest
+
 from lab import Host
 from lab.fixtures import lab
 from lab.vms import send, start_vm, wait_until_taken, worker_of
@@ -15,6 +17,7 @@ from lab.waiting import ended, start_measuring
 from .hosts import IGB, TWO_NODES
 from .stamping import PARAMETERS, STAMPED_TOS, Watched
 from .test_vm import VCPU_CPU, VHOST_CPU
+from .test_vm_late import start_hog
 
 # The emulated NIC takes four times as long: 28 ms from one interrupt to the next.
 MODERATION_US = 7000
@@ -76,3 +79,23 @@ def test_without_moderation_it_is_not(host: Host) -> None:
     _, queue, judged = measured(host, 0)
     late = {part["part"]: part["packets"] for part in queue["late"]["parts"]}
     assert late.get("nic", 0) <= 0.02 * len(judged), late
+
+
+# Packets are not taken from the NIC, or not passed on, by the NET_RX of its interrupt.
+RPS = "for queue in /sys/class/net/nic0/queues/rx-*; do echo 8 >$queue/rps_cpus; done"
+THREADED = "echo 1 >/sys/class/net/nic0/threaded && for pid in $(pgrep napi/nic0); do taskset -p -c 3 $pid; done"
+
+
+@pytest.mark.parametrize("setting", [RPS, THREADED], ids=["rps", "threaded"])
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB, parameters=PARAMETERS)
+def test_what_passes_after_the_interrupt_is_not_blamed_on_the_nic(host: Host, setting: str) -> None:
+    """A task takes CPU 3, where RPS moves packets to and the thread of NAPI runs, for longer than moderation would."""
+    host.check(setting)
+    hog = start_hog(host, 3)
+    _, queue, judged = measured(host, 0)
+    host.check(["kill", str(hog.pid)])
+    late = {part["part"]: part["packets"] for part in queue["late"]["parts"]}
+    at_nic = [span["count"] for span in queue["spans"] if span["span"] == "nic_to_interrupt"]
+    print(len(judged), max(packet["at_nic_ns"] for packet in judged), at_nic, late)
+    assert len(judged) >= 20 and late.get("nic", 0) <= 0.02 * len(judged), late
+    assert sum(at_nic) <= 0.1 * len(judged), at_nic

@@ -236,7 +236,7 @@ fn add_by_cpu(all: &mut BTreeMap<u32, u64>, more: &BTreeMap<u32, u64>) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmSpanKind {
-    /// From the NIC's hardware timestamp to its interrupt, or, without one, to NET_RX. Only of NICs that timestamp.
+    /// From the NIC's hardware timestamp to its interrupt; unknown without either.
     NicToInterrupt,
     /// (a) From the NIC's interrupt to NET_RX.
     InterruptToHandler,

@@ -14,8 +14,8 @@ use libbpf_rs::skel::Skel;
 use load::{Loaded, PROBES};
 use nearpath_host::{Root, vms};
 use nearpath_model::clock::ClockReading;
-use nearpath_model::vm::{VM_MEASUREMENT_SCHEMA, VmMeasurement};
-use nearpath_model::{Host, StageListing, Vm};
+use nearpath_model::vm::{VM_MEASUREMENT_SCHEMA, VmMeasurement, VmSpanKind};
+use nearpath_model::{Host, NicStamps, StageListing, Vm};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -161,10 +161,18 @@ impl<'a> VmPackets<'a> {
         let counter = |of: fn(&load::types::counters) -> u64| {
             variables.map_or(0, |variables| of(&variables.counters))
         };
+        let vms = reading::read(loaded, vms, &self.taps, self.wanted.slow_ns);
+        let nic_stamps = stamps.as_ref().map(|stamps| {
+            // Of those that were converted, packets without a known interrupt do not begin at the NIC.
+            let spans = vms.iter().flat_map(|vm| &vm.queues);
+            let spans = spans.filter_map(|queue| queue.span(VmSpanKind::NicToInterrupt));
+            let used = spans.map(|span| span.count).sum();
+            NicStamps { used, ..stamps.result(&reading::stamps(loaded)) }
+        });
         VmMeasurement {
             schema: VM_MEASUREMENT_SCHEMA,
             duration_s: began.elapsed().as_secs_f64(),
-            vms: reading::read(loaded, vms, &self.taps, self.wanted.slow_ns),
+            vms,
             started: counter(|c| c.started),
             collided: counter(|c| c.collided),
             unseen: counter(|c| c.unknown),
@@ -174,7 +182,7 @@ impl<'a> VmPackets<'a> {
             cost: meter.cost(),
             clocks: clocks_since(session.clocks),
             pauses_lost: pauses::lost(loaded),
-            nic_stamps: stamps.as_ref().map(|stamps| stamps.result(&reading::stamps(loaded))),
+            nic_stamps,
             guest: None,
         }
     }
