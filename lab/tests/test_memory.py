@@ -10,7 +10,7 @@ import pytest
 
 from lab import Host, Job
 from lab.fixtures import ci, lab, representative, smoke
-from lab.waiting import wait_until
+from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import FOUR_NODES, IGB, MEMORY_NODE, TWO_NODES
 
@@ -187,14 +187,11 @@ def test_moved_pages_have_their_reason_and_owner(host: Host) -> None:
     # AutoNUMA would move pages of others meanwhile.
     host.check("sysctl -qw kernel.numa_balancing=0")
     job, _ = start(host, "anon=16", before=f"numactl --physcpubind={NEAR_CPU} --membind=1")
-    measuring = host.start(f"nearpath measure memory --pid {job.pid} --for 1h --json >/root/memory.json 2>/root/begun")
-    wait_until(lambda: b"measuring" in host.read("/root/begun"), "the measurement to begin")
+    measuring = start_measuring(host, "measure", "memory", "--pid", str(job.pid))
     before = counter(host, "pgmigrate_success")
     host.check(f"migratepages {job.pid} 1 0")
     moved = counter(host, "pgmigrate_success") - before
-    measuring.kill("INT")
-    measuring.wait()
-    document = json.loads(host.read("/root/memory.json"))
+    document = ended(measuring)
     shown = process(document, job.pid)
     assert moved >= 16 * MIB // PAGE
     rows = [of for of in document["moves"] if of["by_comm"] == "migratepages"]
@@ -216,15 +213,12 @@ def test_autonuma_is_seen_at_work(host: Host) -> None:
     # It touches its memory on one node, and then runs on the other.
     host.check("sysctl -qw kernel.numa_balancing=0")
     job, _ = start(host, "anon=16", f"cpu={FAR_CPU}", before=f"taskset -c {NEAR_CPU}")
-    measuring = host.start("nearpath measure memory --all --for 1h --json >/root/memory.json 2>/root/begun")
-    wait_until(lambda: b"measuring" in host.read("/root/begun"), "the measurement to begin")
+    measuring = start_measuring(host, "measure", "memory", "--all")
     before = counter(host, "numa_pages_migrated")
     host.check("sysctl -qw kernel.numa_balancing=1")
     wait_until(lambda: counter(host, "numa_pages_migrated") - before >= 16 * MIB // PAGE, "pages to be moved")
     host.check("sysctl -qw kernel.numa_balancing=0")
-    measuring.kill("INT")
-    measuring.wait()
-    measured = json.loads(host.read("/root/memory.json"))
+    measured = ended(measuring)
     shown, counted = process(measured, job.pid), measured["vmstat"]
     # Pages of files that the process shares with others are not moved, and others have faults, too.
     assert shown["moved_pages"]["numa_misplaced"]["moved"] >= 15 * MIB // PAGE, (shown, counted)
