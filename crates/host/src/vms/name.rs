@@ -9,10 +9,10 @@ const MAX_NAME: usize = 128;
 /// The name in `/proc/PID/cmdline`; `None` if there is none, or another program runs.
 pub fn parse_vm_name(cmdline: &[u8]) -> Option<String> {
     let mut words = cmdline.split(|&b| b == 0);
-    let first = words.next()?;
+    let program = words.next()?;
     // A relocated QEMU may be started through the dynamic loader (ld.so(8)), whose options stand before it.
-    if !is_qemu(first) {
-        let is_loader = base(first).starts_with(b"ld-") || base(first) == b"ld.so";
+    if !is_qemu(program) {
+        let is_loader = base(program).starts_with(b"ld-") || base(program) == b"ld.so";
         words.find(|word| is_loader && is_qemu(word))?;
     }
     words.find(|word| *word == b"-name" || *word == b"--name")?;

@@ -31,6 +31,7 @@ pub struct VmPackets<'a> {
     cpus: usize,
     /// What is measured besides the packets into virtual machines.
     wanted: load::Wanted,
+    /// Whether paths begin at NICs that timestamp.
     from_nics: bool,
     btf_file: Option<PathBuf>,
     session: Option<Session>,
@@ -70,10 +71,10 @@ impl<'a> VmPackets<'a> {
         }
     }
 
-    /// Begins the path of packets at NICs that timestamp them. (Beside the stages it does anyway, by these.)
+    /// Begins the path of packets at NICs that timestamp them.
     #[must_use]
-    pub fn from_nics(mut self, from_nics: bool) -> Self {
-        self.from_nics = from_nics;
+    pub fn from_nics(mut self) -> Self {
+        self.from_nics = true;
         self
     }
 

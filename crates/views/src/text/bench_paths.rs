@@ -10,7 +10,7 @@ use nearpath_model::histogram::by_number;
 use nearpath_model::vm::{VmQueue, VmSpan, VmSpanKind};
 use nearpath_trial::paths::{PathLoad, PathResult, PathsReport};
 
-/// The stages, as document 001 names them, each with its letter in the picture.
+/// The stages, each with its letter in the picture.
 const STAGES: [(VmSpanKind, &str, char); 4] = [
     (VmSpanKind::InterruptToHandler, "(a) interrupt to handler", 'a'),
     (VmSpanKind::HandlerToVhost, "(b) handler to vhost", 'b'),

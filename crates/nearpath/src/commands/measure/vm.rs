@@ -106,7 +106,7 @@ impl VmArguments {
                 return Err(anyhow!("no virtual machine {wanted} (see nearpath show vms)").into());
             }
         }
-        let mut packets = VmPackets::new(root, &host, self.time.btf.clone()).from_nics(true);
+        let mut packets = VmPackets::new(root, &host, self.time.btf.clone()).from_nics();
         packets = packets.with_transmit(self.transmit).explaining(self.slow);
         if self.json && self.time.interval.is_some() {
             return self.time.print_lines(&mut packets, interrupt, |_, now| {
