@@ -148,9 +148,12 @@ def host(request: pytest.FixtureRequest, payload: Path) -> Iterator[Host]:
     except Unavailable as reason:
         pytest.skip(f"no virtual host with kernel {request.param.kernel}: {reason}")
     with host:
+        began, waited_s = time.monotonic(), host.waited_s()
         yield host
         note_reruns(host)
         if request.node.stash.get(FAILED, False):
+            waited_s, passed_s = host.waited_s() - waited_s, time.monotonic() - began
+            print(f"in {passed_s:.0f} s the emulator's threads waited for this machine's CPUs for {waited_s:.1f} s")
             keep_evidence(host, request.node.nodeid.partition("::")[2])
 
 

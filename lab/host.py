@@ -11,6 +11,7 @@ mapped copy-on-write from the cache.
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -127,6 +128,16 @@ class Host:
         """The namespace at the other end of the wires, unless that is another host."""
         assert self._peer, "the other end of this host's wire is another host"
         return self._peer
+
+    def waited_s(self) -> float:
+        """Seconds that the emulator's threads were ready to run and had no CPU of this machine, summed over them
+        (Documentation/scheduler/sched-stats.rst). The guest does not see this time: its packets are just late."""
+        waited = 0
+        for thread in Path(f"/proc/{self.qemu.pid}/task").iterdir():
+            # A thread may end meanwhile.
+            with suppress(OSError):
+                waited += int((thread / "schedstat").read_text().split()[1])
+        return waited / 1e9
 
     def run(self, command: str | list[str], timeout_s: float = PATIENCE_S, stdin: bytes = b"") -> Result:
         """Runs a command in the guest and waits for it: a list is a program with its

@@ -1,6 +1,7 @@
 """A misplaced host is distinguished from a well placed one: the NIC's packets on its node, then moved by RPS
 to the other one, away from their reader."""
 
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,6 +16,10 @@ from .steering import FAR_MASK, NO_MASK, steer, take_interrupts
 NIC_CPU, READER_CPU = TWO_NODES.cpus_of(0)
 PORT = 5001
 ROUNDS = 200
+
+# Seconds in each that the emulator's threads wait for this machine's CPUs, from which the guest's packets are late by
+# that: 0.17 on a machine of two CPUs without other work, 0.70 beside two busy tasks.
+STARVED = 0.35
 
 # Checks that report packets, their NIC or their reader in the wrong place.
 PLACEMENT = {"nic_irq_node", "reader_placement", "rps_placement"}
@@ -33,9 +38,15 @@ def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
         assert not (PLACEMENT | ON_THE_WAY) & {finding["check"] for finding in bad}, bad
 
         steer(host, FAR_MASK)
+        began, waited_s = time.monotonic(), host.waited_s()
         far = diagnosed(host, talks)
+        waited = (host.waited_s() - waited_s) / (time.monotonic() - began)
 
-    first = far["findings"][0]
+    findings = far["findings"]
+    if waited > STARVED:
+        # CPUs of the guest stand still in the middle of tasks: its packets are truly late by them.
+        findings = [finding for finding in findings if finding["check"] != "slow_packets"]
+    first = findings[0]
     assert first["check"] == "rps_placement" and first["severity"] != "info", far["findings"]
     assert "node" in first["title"] + " ".join(first["evidence"]), first
     fixed = {change["target"]: change["after"] for change in first["changes"] if "rps_cpus" in change["target"]}

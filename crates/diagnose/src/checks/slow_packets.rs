@@ -81,12 +81,13 @@ fn findings(context: &Context<'_>, measurement: &Measurement, notable: f64) -> V
     for cause in notable {
         found.extend(finding(context, measurement, cause, &[], share_of(cause.ns)));
     }
-    // Many that each had a little, as of a busy host.
+    // Many that each had a little, as of a busy host. (What nearpath had is gone when nobody measures.)
+    let is_observer = |cause: &Share| cause.who.as_ref().is_some_and(|who| who.nearpath);
     for kind in CROWDS {
         let crowd: Vec<&Share> = others
             .iter()
             .copied()
-            .filter(|cause| cause.share == kind && cause.who.is_some())
+            .filter(|cause| cause.share == kind && cause.who.is_some() && !is_observer(cause))
             .collect();
         let all = Share { share: kind, ns: total(crowd.iter().map(|cause| cause.ns)), who: None };
         if crowd.len() > 1 && is_notable(&all) {
