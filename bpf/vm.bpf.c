@@ -5,7 +5,8 @@
  *   NIC's interrupt -> NET_RX -> tap -> vhost worker -> used ring -> eventfd -> vCPU -> guest
  *        (a)                (b)     (c)                       (d)
  *
- * and from there to the NIC (vm_transmit.h). If the NIC timestamps, the path begins there (nic_stamps.h).
+ * and from there to the NIC (vm_transmit.h). If the NIC timestamps, the path begins there (nic_stamps.h). Of devices that
+ * are passed through, the interrupts (vm_devices.h).
  *
  * Each step is joined to the next by a pointer, never by time: a packet by its sk_buff from the tap to the vhost
  * worker; the worker's ring by the socket of the tap's queue (vhost_virtqueue.private_data); the ring's interrupt by
@@ -16,6 +17,7 @@
  * and the vector until that is injected.
  */
 #include "vm_queues.h"
+#include "vm_devices.h"
 #include "vm_transmit.h"
 #include "vm_late.h"
 
@@ -34,7 +36,21 @@ PROBE(irq_handler_exit, "irq_handler_exit")
 	struct cpu *cpu = this_cpu();
 
 	if (cpu)
-		cpu->irq_ns = 0;
+		cpu->irq_ns = cpu->device_ns = 0;
+}
+
+/* vfio_msihandler(irq, eventfd) */
+PROBE_FUNCTION(vfio_msihandler, "vfio_msihandler")
+{
+	if (active)
+		device_interrupts((u32)ctx[0]);
+}
+
+/* vfio_intx_handler(irq, device) */
+PROBE_FUNCTION(vfio_intx_handler, "vfio_intx_handler")
+{
+	if (active)
+		device_interrupts((u32)ctx[0]);
 }
 
 /* The first raise since the last run began is that of the next run. */
@@ -255,6 +271,10 @@ static __always_inline void signals(u64 *ctx)
 
 	if (!active || !cpu)
 		return;
+	if (cpu->device_ns) {
+		device_signals(cpu, eventfd);
+		return;
+	}
 	/* Another one, from an interrupt: what KVM does next is not for this queue. */
 	cpu->signalling = 0;
 	if (!cpu->queue)
@@ -286,6 +306,10 @@ PROBE_FUNCTION(accept_irq, "__apic_accept_irq")
 	struct queue *queue;
 	u64 socket;
 
+	if (cpu && cpu->device_ns) {
+		device_reaches(cpu, apic, (u8)ctx[2]);
+		return;
+	}
 	if (!cpu || !cpu->signalling || cpu->signaller != bpf_get_current_task())
 		return;
 	socket = cpu->signalling;

@@ -5,6 +5,7 @@
 
 #include "histogram.h"
 #include "pid_namespace.h"
+#include "vm_kernel.h"
 #include "vm_probes.h"
 #include "vm_stages.h"
 
@@ -24,7 +25,7 @@ enum span {
 	SPAN_NIC, /* at the NIC until its interrupt */
 	SPAN_IRQ, /* (a) interrupt to NET_RX */
 	SPAN_HANDLER, /* (b) NET_RX to the tap, where vhost is woken */
-	SPAN_VHOST, /* (c) tap to KVM's interrupt */
+	SPAN_VHOST, /* (c) tap, or device's interrupt, to KVM's interrupt */
 	SPAN_VHOST_WAIT, /* of which: until the worker runs, if it was woken for the packet */
 	SPAN_HALTED, /* (d) interrupt to entry: of a vCPU that was halted, */
 	SPAN_POLLING, /* that polled before halting, */
@@ -42,79 +43,6 @@ enum point {
 	POINTS,
 };
 
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-
-struct msghdr {
-	void *msg_control;
-};
-
-struct socket {
-	int type;
-};
-
-/* A queue of a tap, and of a macvtap. */
-struct tun_struct {
-	struct net_device *dev;
-};
-
-struct tun_file {
-	struct socket socket;
-	struct tun_struct *tun;
-	u16 queue_index;
-};
-
-struct tap_dev {
-	struct net_device *dev;
-};
-
-struct tap_queue {
-	struct socket sock;
-	struct tap_dev *tap;
-	u16 queue_index;
-};
-
-struct eventfd_ctx;
-
-struct vhost_vring_call {
-	struct eventfd_ctx *ctx;
-};
-
-struct vhost_virtqueue {
-	struct vhost_vring_call call_ctx;
-	void *private_data;
-};
-
-struct rcuwait {
-	struct task_struct *task;
-};
-
-struct kvm_queued_interrupt {
-	bool injected;
-	u8 nr;
-};
-
-struct kvm_vcpu_arch {
-	struct kvm_queued_interrupt interrupt;
-	u32 mp_state;
-};
-
-struct kvm;
-
-struct kvm_vcpu {
-	struct kvm *kvm;
-	int vcpu_id;
-	int mode;
-	struct rcuwait wait;
-	struct kvm_vcpu_arch arch;
-};
-
-struct kvm_lapic {
-	struct kvm_vcpu *vcpu;
-	bool apicv_active;
-};
-
-#pragma clang attribute pop
-
 /* Values of vcpu->mode and arch.mp_state. */
 #define IN_GUEST_MODE 1
 #define KVM_MP_STATE_HALTED 3
@@ -131,6 +59,10 @@ struct cpu {
 	u64 signalling; /* whose eventfd is being signalled, */
 	u64 signaller; /* by which task */
 	u64 is_raised;
+	/* The interrupt of a device that is passed through, while it is handled: since when (0: none); its number; */
+	u64 device_ns, device_irq;
+	u64 device_eventfd; /* that it signalled */
+	u64 unused[13];
 	/* Hardware timestamps, by what became of them (nic_stamps.h). Up to here whole pairs of cache lines. */
 	u64 stamps_used, stamps_ahead, stamps_old, stamps_unconverted, stamps_of_others, stamps_opaque;
 };
@@ -168,7 +100,10 @@ struct taken {
 	u64 tap_ns;
 };
 
-/* A queue of a virtual machine: the socket of a tap's queue. Written by its worker. */
+/*
+ * A queue of a virtual machine: the socket of a tap's queue. Written by its worker. Or an interrupt of a device that is
+ * passed through, by its eventfd (vm_devices.h): written by the interrupt, which never runs on two CPUs at once.
+ */
 struct queue {
 	u32 index; /* of its histograms and CPUs */
 	u32 ifindex;
@@ -178,6 +113,8 @@ struct queue {
 	u32 vector;
 	u32 count; /* packets of the batch that is not yet signalled */
 	u32 used; /* of which are in the used ring */
+	u32 irq; /* of a device that is passed through; 0: a queue of a tap */
+	u32 unused;
 	u64 eventfd;
 	u64 signalled_ns; /* 0: the guest wants no interrupt */
 	u64 signaller;
@@ -195,7 +132,7 @@ struct queue {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, QUEUES_MAX);
-	__type(key, u64); /* the socket */
+	__type(key, u64); /* the socket, or the eventfd */
 	__type(value, struct queue);
 } queues SEC(".maps");
 
@@ -574,6 +511,9 @@ __noinline int enter_packet(u32 slot, u64 now)
 	tail = interrupt->tail;
 	waiting = &interrupt->packets[tail & (WAITING - 1)];
 	if (tail == interrupt->head || !waiting->set_ns)
+		return false;
+	/* Set since this entry began, by another CPU: the next one brings it. */
+	if ((s64)(now - waiting->set_ns) < 0)
 		return false;
 	queue = waiting->queue;
 	if (waiting->tap_ns >= only.since_ns) {

@@ -1,5 +1,5 @@
-"""A virtual machine in a virtual host: `lab/vm/tinyvm.c`, on a tap in Open vSwitch, or on a macvtap, and packets to it
-from the peer."""
+"""A virtual machine in a virtual host: `lab/vm/tinyvm.c`, on a tap in Open vSwitch, on a macvtap, or with a NIC of its
+own by VFIO, and packets to it from the peer."""
 
 import json
 import os
@@ -146,6 +146,32 @@ def start_vm_on_macvtap(host: Host, nic: str, *options: str) -> TinyVm:
         f" && {macvtap(nic, TAP, MAC)}"
     )
     vm = start_program(host, [*options, device_of(host, TAP)])
+    _has_neighbour(host)
+    return vm
+
+
+def pass_through(host: Host, nic: str) -> str:
+    """Gives a NIC to vfio-pci; returns its address."""
+    host.check("modprobe -a kvm_amd vfio-pci && modprobe vfio_iommu_type1 allow_unsafe_interrupts=1")
+    host.check("echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts")
+    return give(host, nic, "vfio-pci")
+
+
+def give(host: Host, nic: str, driver: str) -> str:
+    """Takes an interface from the kernel's driver and gives its device to another; returns its address."""
+    device = host.check(f"basename $(readlink /sys/class/net/{nic}/device)").strip()
+    folder = f"/sys/bus/pci/devices/{device}"
+    host.check(
+        f"ovs-vsctl --if-exists del-port {nic}; echo {driver} >{folder}/driver_override"
+        f" && echo {device} >{folder}/driver/unbind && echo {device} >/sys/bus/pci/drivers_probe"
+        f" && test $(basename $(readlink {folder}/driver)) = {driver}"
+    )
+    return device
+
+
+def start_vm_on_device(host: Host, device: str, *options: str) -> TinyVm:
+    """Starts it with a device that vfio-pci has: an e1000e."""
+    vm = start_program(host, [*options, f"vfio:{device}"])
     _has_neighbour(host)
     return vm
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from lab import Host, Job, Nic
 from lab.fixtures import ci, lab, lengthy
+from lab.vms import give
 from lab.waiting import wait_until
 
 from .hosts import TWO_NODES
@@ -38,18 +39,6 @@ while True:
     number += 1
     time.sleep(max(0, begun + number / float(sys.argv[1]) - time.monotonic()))
 """
-
-
-def give(host: Host, index: int, driver: str) -> str:
-    """Takes an interface from the kernel's driver and gives its device to another; returns its address."""
-    device = host.check(f"basename $(readlink /sys/class/net/nic{index}/device)").strip()
-    folder = f"/sys/bus/pci/devices/{device}"
-    host.check(
-        f"ovs-vsctl --if-exists del-port nic{index}; echo {driver} >{folder}/driver_override"
-        f" && echo {device} >{folder}/driver/unbind && echo {device} >/sys/bus/pci/drivers_probe"
-        f" && test $(basename $(readlink {folder}/driver)) = {driver}"
-    )
-    return device
 
 
 def start(host: Host, prefix: str, kind: str, *words: str) -> Job:
@@ -82,7 +71,7 @@ def prepared(host: Host) -> tuple[str, str]:
     host.check("modprobe -a vfio-pci uio_pci_generic && modprobe vfio_iommu_type1 allow_unsafe_interrupts=1")
     host.check("echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts")
     host.check("echo 4 >/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages")
-    return give(host, 0, "vfio-pci"), give(host, 1, "uio_pci_generic")
+    return give(host, "nic0", "vfio-pci"), give(host, "nic1", "uio_pci_generic")
 
 
 def watched(host: Host) -> dict[int, dict[str, Any]]:

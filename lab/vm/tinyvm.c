@@ -8,10 +8,14 @@
  *
  *   guest's kick -> ioeventfd -> vhost worker -> tap
  *
- *   tinyvm [-c CPU]... [-e] [-n NAME] [-p] [-q N] TAP
+ * or has a NIC of its own, an 82574 (e1000e) that is passed through by VFIO, whose driver the guest is:
  *
- * TAP is a tap, or the device of a macvtap (/dev/tap7). With -q it has N queues, each with a vCPU and a vhost device
- * of its own. Each vCPU has the same guest, some 400 bytes of assembler, in memory of its own (BANK bytes), which its
+ *   NIC's MSI -> vfio-pci -> eventfd -> irqfd -> LAPIC -> vCPU thread -> guest's handler
+ *
+ *   tinyvm [-c CPU]... [-e] [-n NAME] [-p] [-q N] TAP|vfio:ADDRESS
+ *
+ * TAP is a tap, or the device of a macvtap (/dev/tap7); ADDRESS is that of a PCI device that vfio-pci has. With -q it has
+ * N queues, each with a vCPU and a vhost device of its own. Each vCPU has the same guest, some 400 bytes of assembler, in memory of its own (BANK bytes), which its
  * page tables map from 0 on.
  *
  * The guest halts. On each interrupt of its NIC it takes the packets from the used ring, notes for each the TSC at the
@@ -30,6 +34,8 @@
 #include <linux/if.h>
 #include <linux/if_tun.h>
 #include <linux/kvm.h>
+#include <linux/pci_regs.h>
+#include <linux/vfio.h>
 #include <linux/vhost.h>
 #include <linux/virtio_config.h>
 #include <linux/virtio_net.h>
@@ -75,7 +81,8 @@
 #define TX_DESC 0x23000
 #define TX_AVAIL 0x24000
 #define TX_USED 0x25000
-#define SIZE 256        /* of the ring */
+#define RING 0x26000    /* of the NIC that is passed through: SIZE descriptors of 16 bytes */
+#define SIZE 256        /* of the rings */
 #define NOTES 0x80000   /* NOTES_N notes of 32 bytes: tsc, interrupt, descriptor and length, start of the payload */
 #define NOTES_N 8192
 #define KICK_NOTES 0xc0000 /* NOTES_N TSCs */
@@ -83,13 +90,31 @@
 #define BUFFER 2048
 #define TX_BUFFERS 0x300000
 #define BANK 0x400000
+#define REGISTERS 0x400000 /* of the NIC that is passed through: the guest's address, and the virtual machine's */
 #define PORT 0x5000     /* writing to it notifies vhost of buffers, to TX_PORT of answers; 4 more for each queue */
 #define TX_PORT 0x5002
 #define PORT_OF 0x9058  /* u16: the port of this vCPU's queue */
 #define VECTOR 0x41
 #define GSI 24
 #define PAYLOAD 54      /* virtio_net_hdr 12, Ethernet 14, IPv4 20, UDP 8 */
+#define NIC_PAYLOAD 42  /* Ethernet 14, IPv4 20, UDP 8 */
 #define QUEUES_MAX 8
+
+/* Registers of the 82574 (Intel's datasheet, 10.2), and their bits. */
+#define NIC_CTRL 0x0
+#define CTRL_SLU (1u << 6)
+#define CTRL_RST (1u << 26)
+#define ICR 0xc0
+#define IMS 0xd0
+#define IMC 0xd8
+#define IMS_RECEIVED (1u << 7)
+#define RCTL 0x100
+#define RCTL_ALL (1u << 1 | 1u << 3 | 1u << 4 | 1u << 15 | 1u << 26) /* enabled, of every address, without their checksum */
+#define RDBAL 0x2800
+#define RDBAH 0x2804
+#define RDLEN 0x2808
+#define RDH 0x2810
+#define RDT 0x2818
 
 #define A(x) STR(x)
 __asm__(
@@ -136,6 +161,28 @@ __asm__(
     "  movzwl " A(PORT_OF) ", %edx\n add $2, %edx\n xor %eax, %eax\n out %ax, %dx\n"
     "6: mov $0x80b, %ecx\n xor %eax, %eax\n xor %edx, %edx\n wrmsr\n" /* EOI */
     "  pop %r9\n pop %r8\n pop %rdi\n pop %rsi\n pop %rdx\n pop %rcx\n pop %rbx\n pop %rax\n iretq\n"
+    /* The handler of the NIC that is passed through: LAST is the next descriptor of its ring. */
+    "guest_driver:\n"
+    "  push %rax\n push %rbx\n push %rcx\n push %rdx\n push %rsi\n push %rdi\n push %r8\n push %r9\n"
+    "  rdtsc\n shl $32, %rdx\n or %rax, %rdx\n mov %rdx, %r8\n"
+    "  incq " A(IRQS) "\n"
+    "  mov " A(REGISTERS) "+" A(ICR) ", %eax\n"          /* reading clears it */
+    "  movzwl " A(LAST) ", %esi\n"
+    "2: mov %esi, %edi\n shl $4, %edi\n testb $1, " A(RING) "+12(%edi)\n jz 3f\n"
+    "  movzwl " A(RING) "+8(%edi), %ebx\n shl $32, %rbx\n"
+    "  mov " A(PACKETS) ", %r9\n and $(" A(NOTES_N) "-1), %r9d\n shl $5, %r9d\n"
+    "  mov %r8, " A(NOTES) "(%r9)\n"
+    "  mov " A(IRQS) ", %rax\n mov %rax, " A(NOTES) "+8(%r9)\n"
+    "  mov %rbx, " A(NOTES) "+16(%r9)\n"
+    "  mov %esi, %eax\n shl $11, %eax\n mov " A(BUFFERS) "+" A(NIC_PAYLOAD) "(%eax), %rax\n"
+    "  mov %rax, " A(NOTES) "+24(%r9)\n"
+    "  movb $0, " A(RING) "+12(%edi)\n"
+    "  incq " A(PACKETS) "\n"
+    "  mov %esi, " A(REGISTERS) "+" A(RDT) "\n"          /* this one is free again */
+    "  inc %esi\n and $(" A(SIZE) "-1), %esi\n jmp 2b\n"
+    "3: mov %si, " A(LAST) "\n"
+    "  mov $0x80b, %ecx\n xor %eax, %eax\n xor %edx, %edx\n wrmsr\n" /* EOI */
+    "  pop %r9\n pop %r8\n pop %rdi\n pop %rsi\n pop %rdx\n pop %rcx\n pop %rbx\n pop %rax\n iretq\n"
     /* Returns the datagram in buffer %bx, with its length in the upper half of %rbx, to its sender. */
     "guest_answer:\n"
     "  push %rcx\n push %rsi\n"
@@ -156,11 +203,11 @@ __asm__(
     "9: pop %rsi\n pop %rcx\n ret\n"
     "guest_spurious: iretq\n"
     "guest_end:\n .popsection\n");
-extern const uint8_t guest_start[], guest_poller[], guest_handler[], guest_spurious[], guest_end[];
+extern const uint8_t guest_start[], guest_poller[], guest_handler[], guest_driver[], guest_spurious[], guest_end[];
 
 static uint8_t *memory; /* the banks */
 static int vm_fd, vcpu_fds[QUEUES_MAX], vcpu_cpus[QUEUES_MAX], queues = 1, echoes, polls;
-static const char *vcpu_name;
+static const char *vcpu_name, *passed_through; /* a device's address */
 static size_t run_size;
 
 static int must(int result, const char *what)
@@ -194,7 +241,9 @@ static void make_guest(int vcpu)
     memcpy(own + CODE, guest_start, guest_end - guest_start);
     for (int vector = 32; vector < 256; vector++)
         gate(vcpu, vector, guest_spurious);
-    gate(vcpu, VECTOR, guest_handler);
+    gate(vcpu, VECTOR, passed_through ? guest_driver : guest_handler);
+    if (passed_through) /* not cached */
+        ((uint64_t *)(own + PD))[REGISTERS >> 21] = REGISTERS | 0x93;
     *(uint64_t *)(own + ECHOES) = echoes;
     *(uint16_t *)(own + PORT_OF) = PORT + 4 * vcpu;
 
@@ -334,6 +383,75 @@ static void make_queue(int number, const char *name)
         make_ring(vhost, 1, bank(number) + TX_DESC, kick_of(TX_PORT + 4 * number), -1, tap);
 }
 
+/* A register of the NIC that is passed through. */
+static uint32_t *registers;
+static volatile uint32_t *nic(int offset) { return registers + offset / 4; }
+
+/* Lets the NIC write packets into the guest's memory, whose registers get a place there. */
+static void start_nic(size_t size)
+{
+    struct kvm_userspace_memory_region region = {.slot = 1, .guest_phys_addr = REGISTERS, .memory_size = size,
+                                                 .userspace_addr = (uintptr_t)registers};
+    DO(vm_fd, KVM_SET_USER_MEMORY_REGION, &region);
+    *nic(IMC) = ~0u;
+    *nic(NIC_CTRL) |= CTRL_RST;
+    for (int i = 0; *nic(NIC_CTRL) & CTRL_RST; i++) {
+        if (i > 10000)
+            errx(1, "the NIC is not reset");
+        usleep(1000);
+    }
+    *nic(IMC) = ~0u;
+    *nic(NIC_CTRL) |= CTRL_SLU;
+    uint64_t *ring = (void *)(memory + RING);
+    for (int i = 0; i < SIZE; i++)
+        ring[2 * i] = BUFFERS + i * BUFFER;
+    *nic(RDBAL) = RING;
+    *nic(RDBAH) = 0;
+    *nic(RDLEN) = SIZE * 16;
+    *nic(RDH) = 0;
+    *nic(RDT) = SIZE - 1;
+    *nic(RCTL) = RCTL_ALL;
+    *nic(IMS) = IMS_RECEIVED;
+}
+
+/* The NIC with this address of PCI: its memory is the guest's, its interrupt an MSI behind an eventfd. */
+static void pass_through(const char *address)
+{
+    char path[64], link[256];
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/iommu_group", address);
+    ssize_t length = must(readlink(path, link, sizeof link - 1), path);
+    link[length] = 0;
+    snprintf(path, sizeof path, "/dev/vfio/%s", strrchr(link, '/') + 1);
+    int container = must(open("/dev/vfio/vfio", O_RDWR | O_CLOEXEC), "/dev/vfio/vfio");
+    int group = must(open(path, O_RDWR | O_CLOEXEC), path);
+    DO(group, VFIO_GROUP_SET_CONTAINER, &container);
+    DO(container, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU);
+    struct vfio_iommu_type1_dma_map map = {.argsz = sizeof map, .flags = VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE,
+                                           .vaddr = (uintptr_t)memory, .size = BANK};
+    DO(container, VFIO_IOMMU_MAP_DMA, &map);
+    int device = DO(group, VFIO_GROUP_GET_DEVICE_FD, address);
+    struct vfio_region_info config = {.argsz = sizeof config, .index = VFIO_PCI_CONFIG_REGION_INDEX};
+    DO(device, VFIO_DEVICE_GET_REGION_INFO, &config);
+    uint16_t command = PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE;
+    must(pwrite(device, &command, sizeof command, config.offset + PCI_COMMAND), "the PCI command register");
+    struct vfio_region_info bar = {.argsz = sizeof bar, .index = VFIO_PCI_BAR0_REGION_INDEX};
+    DO(device, VFIO_DEVICE_GET_REGION_INFO, &bar);
+    registers = mmap(NULL, bar.size, PROT_READ | PROT_WRITE, MAP_SHARED, device, bar.offset);
+    if (registers == MAP_FAILED)
+        err(1, "mmap of the NIC's registers");
+
+    int call = must(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
+    struct kvm_irqfd irqfd = {.fd = call, .gsi = GSI};
+    DO(vm_fd, KVM_IRQFD, &irqfd);
+    struct {
+        struct vfio_irq_set head;
+        int eventfd;
+    } set = {{.argsz = sizeof set, .flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
+              .index = VFIO_PCI_MSI_IRQ_INDEX, .count = 1}, call};
+    DO(device, VFIO_DEVICE_SET_IRQS, &set);
+    start_nic(bar.size);
+}
+
 static void *run_vcpu(void *argument)
 {
     int number = (intptr_t)argument, fd = vcpu_fds[number];
@@ -408,7 +526,11 @@ int main(int argc, char **argv)
         else return 2;
     }
     if (optind + 1 != argc || queues < 1 || queues > QUEUES_MAX)
-        errx(2, "usage: tinyvm [-c CPU]... [-e] [-n NAME] [-p] [-q N] TAP");
+        errx(2, "usage: tinyvm [-c CPU]... [-e] [-n NAME] [-p] [-q N] TAP|vfio:ADDRESS");
+    if (!strncmp(argv[optind], "vfio:", 5))
+        passed_through = argv[optind] + 5;
+    if (passed_through && (queues > 1 || echoes))
+        errx(2, "a device that is passed through has one queue, and its packets are not answered");
     memory = mmap(NULL, (size_t)queues * BANK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED)
         err(1, "mmap");
@@ -418,7 +540,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < queues; i++)
         make_guest(i);
     make_vm();
-    for (int i = 0; i < queues; i++)
+    for (int i = 0; !passed_through && i < queues; i++)
         make_queue(i, argv[optind]);
 
     for (int i = 0; i < queues; i++) {
@@ -428,6 +550,8 @@ int main(int argc, char **argv)
         while (!word(i, READY)) /* the guest cannot wake us up */
             usleep(1000);
     }
+    if (passed_through)
+        pass_through(passed_through);
     printf("ready\n");
     fflush(stdout);
     sigemptyset(&signals);

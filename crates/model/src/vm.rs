@@ -7,10 +7,12 @@ use crate::{Cost, NicStamps};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+mod device;
 mod guest;
 mod late;
 mod transmit;
 
+pub use device::VmDeviceInterrupt;
 pub use guest::{GuestLate, GuestSpan, GuestWait, VcpuPause, VcpuPauses};
 pub use late::{VmLate, VmLatePart, VmPart};
 pub use transmit::{VmTransmit, VmTransmitCpus, VmTransmitSpanKind};
@@ -71,7 +73,7 @@ impl VmMeasurement {
         !self.vms.is_empty()
     }
 
-    /// All queues of each virtual machine as one.
+    /// All queues of each virtual machine as one, and all interrupts of each of its devices.
     pub fn merge_queues(&mut self) {
         for vm in &mut self.vms {
             let merged = vm.queues.drain(..).reduce(|mut all, queue| {
@@ -79,6 +81,14 @@ impl VmMeasurement {
                 all
             });
             vm.queues.extend(merged);
+            let mut devices: Vec<VmDeviceInterrupt> = Vec::new();
+            for one in vm.device_interrupts.drain(..) {
+                match devices.iter_mut().find(|known| known.device == one.device) {
+                    Some(all) => all.merge(&one),
+                    None => devices.push(one),
+                }
+            }
+            vm.device_interrupts = devices;
         }
     }
 }
@@ -94,6 +104,9 @@ pub struct MeasuredVm {
     pub comm: Option<String>,
     /// Its queues, by tap and number.
     pub queues: Vec<VmQueue>,
+    /// Interrupts of devices that are passed through to it (VFIO), by device and name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub device_interrupts: Vec<VmDeviceInterrupt>,
     /// Waits of its vCPUs; `None` without a limit for late packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pauses: Option<VcpuPauses>,
@@ -246,6 +259,8 @@ pub enum VmSpanKind {
     VhostToKvm,
     /// The part of (c) that the worker, if it was woken, needed to run.
     VhostWakeup,
+    /// From the interrupt of a device that is passed through to KVM's.
+    InterruptToKvm,
     /// (d) From KVM's interrupt to the entry into the guest.
     KvmToGuest,
     /// Those of (d) whose vCPU was halted, and had to be woken.
@@ -262,12 +277,13 @@ pub enum VmSpanKind {
 
 impl VmSpanKind {
     /// All, in the order of the path.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NicToInterrupt,
         Self::InterruptToHandler,
         Self::HandlerToVhost,
         Self::VhostToKvm,
         Self::VhostWakeup,
+        Self::InterruptToKvm,
         Self::KvmToGuest,
         Self::Halted,
         Self::Polling,

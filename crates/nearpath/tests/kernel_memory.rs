@@ -205,7 +205,10 @@ fn pages_moved_are_as_many_as_the_kernel_counts() {
     if !nearpath_testing::require_bpf() {
         return;
     }
-    nearpath_testing::up_to(3, || {
+    // Where memory has few other holes, compaction has nothing to do for a small one.
+    let mut length = 32 * MIB;
+    let moved = nearpath_testing::up_to(4, || {
+        length *= 2;
         let mut child = Command::new(NEARPATH)
             .args(["measure", "memory", "--for", "1h", "--json", "--pid"])
             .arg(std::process::id().to_string())
@@ -218,7 +221,6 @@ fn pages_moved_are_as_many_as_the_kernel_counts() {
         stderr.read_line(&mut said).unwrap();
         assert!(said.contains("measuring for"), "{said}");
         // Holes, which compaction fills.
-        let length = 64 * MIB;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let mapped = Mapped::new(length, flags, -1, Some(libc::MADV_NOHUGEPAGE)).unwrap();
         for at in (0..length).step_by(2 * PAGE) {
@@ -242,11 +244,15 @@ fn pages_moved_are_as_many_as_the_kernel_counts() {
         let failed: u64 = m.moves.iter().map(|of| of.pages.failed).sum();
         // Others may compact as well, and the kernel counts only the sum of all.
         let counted = (m.vmstat["pgmigrate_success"], m.vmstat["pgmigrate_fail"]);
-        if own > 0 && (moved, failed) == counted {
-            return Ok(());
+        let has_nothing = length >= 512 * MIB && counted.0 == 0;
+        if (own > 0 || has_nothing) && (moved, failed) == counted {
+            return Ok(own);
         }
         Err(format!("{own} of {moved}, {failed} failed; {counted:?}: {:?}", m.moves))
     });
+    if moved == 0 {
+        nearpath_testing::skip("compaction moves no page here");
+    }
 }
 
 /// A kdamond of DAMON's sysfs that monitors physical memory, with the addresses that it was given.

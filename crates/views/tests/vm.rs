@@ -6,8 +6,9 @@ use golden_files::{golden, golden_json};
 use nearpath_model::histogram::bucket;
 use nearpath_model::memory::{NotAvailable, UsedDevice};
 use nearpath_model::vm::{
-    GuestLate, GuestSpan, GuestWait, MeasuredVm, VmCpus, VmLate, VmLatePart, VmMeasurement, VmPart,
-    VmQueue, VmSpan, VmSpanKind, VmTransmit, VmTransmitCpus, VmTransmitSpanKind,
+    GuestLate, GuestSpan, GuestWait, MeasuredVm, VmCpus, VmDeviceInterrupt, VmLate, VmLatePart,
+    VmMeasurement, VmPart, VmQueue, VmSpan, VmSpanKind, VmTransmit, VmTransmitCpus,
+    VmTransmitSpanKind,
 };
 use nearpath_model::{
     CpuId, CpuSet, Direction, NodeId, TapKind, Unknown, Vcpu, Vm, VmTap, VmThread, Vms,
@@ -139,6 +140,52 @@ fn packets_into_virtual_machines() {
 }
 
 /// All of a document, with two buckets of each histogram, so that it can be read.
+#[test]
+fn interrupts_of_devices_passed_through() {
+    let interrupt = |irq: u32, count: u64| VmDeviceInterrupt {
+        device: Some("0000:81:10.0".to_owned()),
+        name: Some(format!("vfio-msix[{}](0000:81:10.0)", irq - 77)),
+        irq,
+        vcpus: vec![irq - 77],
+        vcpu_threads: vec![4720],
+        interrupts: count,
+        set: count,
+        spans: vec![
+            span(VmSpanKind::InterruptToKvm, &[1_900; 90]),
+            span(VmSpanKind::KvmToGuest, &[9_000; 90]),
+            span(VmSpanKind::Halted, &[9_000; 90]),
+            span(VmSpanKind::Whole, &[11_000; 90]),
+        ],
+        handled_on: BTreeMap::from([(3, 90)]),
+        entered_on: BTreeMap::from([(4, 88), (5, 2)]),
+        ..VmDeviceInterrupt::default()
+    };
+    let vm = MeasuredVm {
+        pid: Some(4711),
+        name: Some("web1".to_owned()),
+        device_interrupts: vec![
+            interrupt(77, 90),
+            VmDeviceInterrupt { posted: 30, deferred: 1, lost: 2, ..interrupt(78, 120) },
+        ],
+        ..MeasuredVm::default()
+    };
+    let mut measured =
+        VmMeasurement { duration_s: 10.0, vms: vec![vm], ..VmMeasurement::default() };
+    let waited = (VmPart::VcpuWaited, 14, [("spin\x1b", 10), ("stress-ng", 4)].as_slice());
+    measured.vms[0].device_interrupts[0].late = late(&[waited, (VmPart::Vhost, 1, &[])]);
+    golden("vm-devices.txt", &text::vm(&measured));
+    golden_json("vm-devices.json", &with_few_buckets(&measured));
+    measured.merge_queues();
+    let [all] = measured.vms[0].device_interrupts.as_slice() else { panic!("one device") };
+    assert_eq!((all.interrupts, all.set, all.posted, all.entered()), (210, 210, 30, 180));
+    // With packets, too.
+    measured.vms[0].queues = vec![queue(0)];
+    let said = text::vm(&measured);
+    let first = said.lines().next().unwrap();
+    let expected = "1 queue, 210 interrupts of 1 device passed through in 10.0 s";
+    assert!(first.contains(expected), "{first}");
+}
+
 fn with_few_buckets(measured: &VmMeasurement) -> VmMeasurement {
     let mut few = measured.clone();
     for queue in few.vms.iter_mut().flat_map(|vm| &mut vm.queues) {

@@ -46,6 +46,8 @@ pub const PROBES: &[Probe] = &[
     helper_probe(&[of("tun", entry("tun_net_xmit"))], "tun_net_xmit"),
     helper_probe(&[of("tun", entry("tun_xdp_xmit"))], "tun_xdp_xmit"),
     helper_probe(&[of("tap", pointed_to(entry("tap_handle_frame")))], "tap_handle_frame"),
+    helper_probe(&[of("vfio_pci_core", entry("vfio_msihandler"))], "vfio_msihandler"),
+    helper_probe(&[of("vfio_pci_core", entry("vfio_intx_handler"))], "vfio_intx_handler"),
     probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
     probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &[]),
     probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
@@ -55,13 +57,17 @@ pub const PROBES: &[Probe] = &[
 
 /// Programs of which one of each line is needed.
 const NEEDED: &[&[&str]] = &[
-    &["tun_net_xmit", "tap_handle_frame"],
-    &["tun_recvmsg", "tap_recvmsg"],
-    &["add_used"],
     &["eventfd_signal_mask", "eventfd_signal"],
     &["accept_irq"],
     &["svm_vcpu_run", "vmx_vcpu_run"],
 ];
+
+/// The same for packets through taps. Without these only devices that are passed through are observed.
+const TAPS: &[&[&str]] =
+    &[&["tun_net_xmit", "tap_handle_frame"], &["tun_recvmsg", "tap_recvmsg"], &["add_used"]];
+
+/// The interrupts of devices that are passed through. The module is loaded where there are any.
+const DEVICES: &str = "vfio_msihandler";
 
 /// Others, with what is not known without them.
 const OTHERS: &[(&[&str], &str)] = &[
@@ -94,6 +100,7 @@ const STEPS: &[(&str, &[&str])] = &[
     ("tun_recvmsg", &["tun_recvmsg"]),
     ("tap_recvmsg", &["tap_recvmsg"]),
     ("vhost_add_used", &["add_used"]),
+    ("vfio_msihandler", &["vfio_msihandler"]),
     ("eventfd_signal", &["eventfd_signal_mask", "eventfd_signal"]),
     ("apic_accept_irq", &["accept_irq"]),
     ("vcpu_run", &["svm_vcpu_run", "vmx_vcpu_run"]),
@@ -133,6 +140,13 @@ fn no_types_of(module: &str) -> String {
 
 /// The kernel's modules whose structures are read.
 const MODULES: [&str; 4] = ["kvm", "vhost", "tun", "tap"];
+
+/// The first line of which no program is there, of those that are needed: without taps, at least devices.
+fn first_missing(has: &impl Fn(&&str) -> bool) -> Option<&'static [&'static str]> {
+    let first =
+        |of: &'static [&[&str]]| of.iter().find(|programs| !programs.iter().any(has)).copied();
+    first(NEEDED).or_else(|| first(TAPS).filter(|_| !has(&DEVICES)))
+}
 
 /// What is measured besides.
 #[derive(Debug, Clone, Copy, Default)]
@@ -220,7 +234,7 @@ fn load_within(
     let is_wanted = |probe: &Probe| !left_out.contains(&probe.program);
     let (chosen, skipped) = choose(kernel, mode, is_wanted);
     let has = |program: &&str| chosen.iter().any(|(probe, _)| probe.program == *program);
-    if let Some(missing) = NEEDED.iter().find(|programs| !programs.iter().any(has)) {
+    if let Some(missing) = first_missing(&has) {
         return Err(InstrumentError::Unsupported(why(missing, &skipped)));
     }
     load_only(open.open_object_mut(), &chosen);
@@ -248,10 +262,16 @@ fn load_within(
     let refused = attached.refused.iter().chain(&skipped).cloned().collect::<Vec<_>>();
     let is_attached =
         |program: &&str| attached.probes.iter().any(|probe| probe.program == *program);
-    if let Some(missing) = NEEDED.iter().find(|programs| !programs.iter().any(is_attached)) {
+    if let Some(missing) = first_missing(&is_attached) {
         return Err(InstrumentError::Unsupported(why(missing, &refused)));
     }
-    let lacking = OTHERS.iter().filter(|(programs, _)| !programs.iter().all(is_attached));
+    let without = TAPS.iter().find(|programs| !programs.iter().any(is_attached));
+    let taps = without.map(|programs| {
+        let what = "packets through taps".to_owned();
+        NotAvailable { what, reason: why(programs, &refused) }
+    });
+    let others = OTHERS.iter().filter(|_| without.is_none());
+    let lacking = others.filter(|(programs, _)| !programs.iter().all(is_attached));
     let more = wanted.optional().filter(|(programs, _)| !programs.iter().any(is_attached));
     let missing = lacking
         .chain(more)
@@ -259,6 +279,7 @@ fn load_within(
             let lacking: Vec<&str> = programs.iter().filter(|p| !is_attached(p)).copied().collect();
             NotAvailable { what: (*what).to_owned(), reason: why(&lacking, &refused) }
         })
+        .chain(taps)
         .collect();
     Ok(Loaded {
         attached,
@@ -407,7 +428,7 @@ mod tests {
             assert!(source.contains(&line), "{line}");
         }
         let others = OTHERS.iter().chain(TRANSMIT).chain(LATE).map(|(programs, _)| *programs);
-        let named = NEEDED.iter().copied().chain(others);
+        let named = NEEDED.iter().chain(TAPS).copied().chain(others).chain([&[DEVICES][..]]);
         for program in named.flatten() {
             assert!(PROBES.iter().any(|probe| probe.program == *program), "{program}");
         }

@@ -1,6 +1,7 @@
 //! The instrument `vm`: the latency of packets from the host's NIC into virtual machines, by vhost-net and KVM. The
 //! method is described in `docs/vm.md`.
 
+mod devices;
 mod late;
 mod load;
 mod pauses;
@@ -162,7 +163,7 @@ impl<'a> VmPackets<'a> {
         let counter = |of: fn(&load::types::counters) -> u64| {
             variables.map_or(0, |variables| of(&variables.counters))
         };
-        let vms = reading::read(loaded, vms, &self.taps, self.wanted.slow_ns);
+        let vms = reading::read(loaded, self.root, vms, &self.taps, self.wanted.slow_ns);
         let nic_stamps = stamps.as_ref().map(|stamps| {
             // Of those that were converted, packets without a known interrupt do not begin at the NIC.
             let spans = vms.iter().flat_map(|vm| &vm.queues);

@@ -1,10 +1,11 @@
 //! Reads the maps of the instrument: queues with their times and CPUs, and joins them to the host's virtual machines.
 
 use super::load::{Loaded, POINTS, SPANS, types};
-use super::{late, pauses, transmit};
+use super::{devices, late, pauses, transmit};
 use crate::kernel::{Mapped, word_of, words_of};
 use crate::stamps::Counted;
 use libbpf_rs::{MapCore, MapFlags};
+use nearpath_host::Root;
 use nearpath_model::histogram::BUCKETS;
 use nearpath_model::vm::{MeasuredVm, VmCpus, VmQueue, VmSpan, VmSpanKind};
 use nearpath_model::{Vm, VmThread};
@@ -27,12 +28,17 @@ const KINDS: [VmSpanKind; SPANS] = [
 ];
 
 /// A queue, with the threads that it is joined by.
-struct Found {
-    queue: VmQueue,
+pub struct Found {
+    /// The queue; of an interrupt of a device, its numbers under the names of a queue's.
+    pub queue: VmQueue,
+    /// Thread of vhost; 0 if it is in another PID namespace.
     worker: u32,
-    pid: u32,
+    /// The virtual machine; 0 if unknown.
+    pub pid: u32,
     /// Number of the queue's histograms.
-    index: u32,
+    pub index: u32,
+    /// The interrupt of a device that is passed through, or 0.
+    pub irq: u32,
 }
 
 /// The fields of a value of a map.
@@ -53,6 +59,7 @@ impl Fields<'_> {
 /// The queues that packets came through, by virtual machine. `taps` has names by index.
 pub fn read(
     loaded: &Loaded,
+    root: &Root,
     vms: &[Vm],
     taps: &BTreeMap<u32, String>,
     slow_ns: Option<NonZeroU64>,
@@ -64,16 +71,29 @@ pub fn read(
         name: vm.and_then(|vm| vm.name.clone()),
         comm: vm.map(|vm| vm.comm.clone()),
         queues: Vec::new(),
+        device_interrupts: Vec::new(),
         pauses: vm.zip(slow_ns).map(|(vm, slow)| pauses::of_vm(vm, &all, slow)),
         tsc: vm.and_then(|vm| vm.tsc),
     };
     for mut found in queues(loaded, taps) {
         let number = usize::try_from(found.index).ok().filter(|_| found.queue.taken > 0);
         found.queue.late = number.zip(slow_ns).and_then(|(of, slow)| late::read(loaded, of, slow));
-        let vm = vms.iter().find(|vm| is_of(vm, &found));
+        let named = (found.irq != 0).then(|| devices::named(root, found.irq));
+        let is_its = |vm: &&Vm| match &named {
+            Some(named) => devices::is_of(vm, &found, named),
+            None => is_of(vm, &found),
+        };
+        let vm = vms.iter().find(is_its);
         let pid = vm.map(|vm| vm.pid).or((found.pid != 0).then_some(found.pid));
+        // A program that waits for the device itself, as drivers of DPDK do, is no virtual machine.
+        if named.is_some() && pid.is_none() {
+            continue;
+        }
         let entry = measured.entry(pid).or_insert_with(|| empty(pid, vm));
-        entry.queues.push(found.queue);
+        match named {
+            Some(named) => entry.device_interrupts.push(devices::interrupt(found, named)),
+            None => entry.queues.push(found.queue),
+        }
     }
     // Packets of others come another way, as through a device passed through.
     for vm in vms {
@@ -85,6 +105,7 @@ pub fn read(
     let mut measured: Vec<MeasuredVm> = measured.into_values().collect();
     for vm in &mut measured {
         vm.queues.sort_by(|a, b| (&a.tap, a.queue).cmp(&(&b.tap, b.queue)));
+        vm.device_interrupts.sort_by(|a, b| (&a.device, a.irq).cmp(&(&b.device, b.irq)));
     }
     measured
 }
@@ -113,6 +134,7 @@ fn queues(loaded: &Loaded, taps: &BTreeMap<u32, String>) -> Vec<Found> {
             worker: sent.worker,
             pid: sent.pid,
             index: u32::MAX,
+            irq: 0,
         });
         if found.pid == 0 {
             found.pid = sent.pid;
@@ -137,7 +159,7 @@ fn queue(loaded: &Loaded, value: &Fields<'_>, taps: &BTreeMap<u32, String>) -> O
             value.number(offset_of!(types::queue, $field))?
         };
     }
-    let (index, ifindex, worker) = (word!(index), word!(ifindex), word!(worker));
+    let (index, ifindex, worker, irq) = (word!(index), word!(ifindex), word!(worker), word!(irq));
     let (pid, tid) = owner(loaded, index).unwrap_or_default();
     let number = usize::try_from(index).ok()?;
     // Of a batch that was not yet closed: written to the used ring, and no interrupt followed.
@@ -153,7 +175,8 @@ fn queue(loaded: &Loaded, value: &Fields<'_>, taps: &BTreeMap<u32, String>) -> O
         interrupts,
         interrupted: number!(interrupted),
         without_interrupt: number!(unsignalled).saturating_add(open),
-        deferred: number!(deferred),
+        // That of a device has been handled by the time that it is read.
+        deferred: number!(deferred).saturating_add(if irq == 0 { 0 } else { word!(used).into() }),
         posted: number!(posted),
         from_host: number!(host),
         lost: number!(lost),
@@ -162,7 +185,7 @@ fn queue(loaded: &Loaded, value: &Fields<'_>, taps: &BTreeMap<u32, String>) -> O
         transmit: None,
         late: None,
     };
-    Some(Found { queue, worker, pid, index })
+    Some(Found { queue, worker, pid, index, irq })
 }
 
 /// The process and the thread of the vCPU that took the queue's last packet.

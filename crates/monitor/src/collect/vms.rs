@@ -3,7 +3,7 @@
 use super::{Own, name_of, own};
 use crate::metrics::Id;
 use crate::store::{OTHERS, Store};
-use nearpath_model::vm::{MeasuredVm, VmMeasurement, VmQueue, VmSpanKind};
+use nearpath_model::vm::{MeasuredVm, VmMeasurement, VmQueue, VmSpan, VmSpanKind};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,15 +30,41 @@ pub(crate) struct VmInterval {
 }
 
 impl VmInterval {
+    /// Packets, and interrupts of devices.
     fn packets(&self) -> u64 {
-        let whole = self.spans.get(&VmSpanKind::Whole).map(|(buckets, _)| buckets.values());
-        whole.into_iter().flatten().fold(0, |sum, count| sum.saturating_add(*count))
+        let counted = [VmSpanKind::Whole, VmSpanKind::InterruptToKvm];
+        let buckets = counted.iter().filter_map(|kind| self.spans.get(kind));
+        buckets.flat_map(|(buckets, _)| buckets.values()).fold(0, |sum, n| sum.saturating_add(*n))
     }
 }
 
-/// A queue, by its tap and the thread that takes its packets: a tap may get another virtual machine.
-fn key(queue: &VmQueue) -> (&str, Option<u32>, Option<u32>) {
-    (&queue.tap, queue.queue, queue.workers.first().copied())
+/// Spans of interrupts of devices that are passed through; not [`VmSpanKind::Whole`], which is that of packets.
+const DEVICE_SPANS: [VmSpanKind; 2] = [VmSpanKind::InterruptToKvm, VmSpanKind::KvmToGuest];
+
+/// What packets or interrupts come by.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Way<'a> {
+    /// A queue, by its tap and the thread that takes its packets: a tap may get another virtual machine.
+    Queue(&'a str, Option<u32>, Option<u32>),
+    /// An interrupt of a device, by the process.
+    Device(Option<u32>, u32),
+}
+
+/// The ways into a virtual machine, with what was measured of each and the spans that are kept.
+fn ways(vm: &MeasuredVm) -> impl Iterator<Item = (Way<'_>, &[VmSpan], &'static [VmSpanKind])> {
+    let queue = |queue: &VmQueue| queue.workers.first().copied();
+    let queues = vm.queues.iter().map(move |one| {
+        (Way::Queue(&one.tap, one.queue, queue(one)), one.spans.as_slice(), SPANS.as_slice())
+    });
+    let devices = vm
+        .device_interrupts
+        .iter()
+        .map(|one| (Way::Device(vm.pid, one.irq), one.spans.as_slice(), DEVICE_SPANS.as_slice()));
+    queues.chain(devices)
+}
+
+fn span_of(spans: &[VmSpan], kind: VmSpanKind) -> Option<&VmSpan> {
+    spans.iter().find(|span| span.span == kind)
 }
 
 /// The name of a virtual machine: its own, or that of its program.
@@ -48,15 +74,15 @@ fn name(vm: &MeasuredVm) -> String {
 
 /// What each virtual machine got between two readings, by name.
 pub(crate) fn between(now: &VmMeasurement, before: &VmMeasurement) -> BTreeMap<String, VmInterval> {
-    let earlier: BTreeMap<_, &VmQueue> =
-        before.vms.iter().flat_map(|vm| &vm.queues).map(|queue| (key(queue), queue)).collect();
+    let earlier: BTreeMap<Way<'_>, &[VmSpan]> =
+        before.vms.iter().flat_map(ways).map(|(way, spans, _)| (way, spans)).collect();
     let mut vms: BTreeMap<String, VmInterval> = BTreeMap::new();
     for vm in &now.vms {
-        for queue in &vm.queues {
-            let was = earlier.get(&key(queue)).copied();
-            for kind in SPANS {
-                let Some(span) = queue.span(kind) else { continue };
-                let old = was.and_then(|queue| queue.span(kind));
+        for (way, spans, kinds) in ways(vm) {
+            let was = earlier.get(&way).copied();
+            for &kind in kinds {
+                let Some(span) = span_of(spans, kind) else { continue };
+                let old = was.and_then(|spans| span_of(spans, kind));
                 let count = |upper: u64| {
                     let buckets = old.into_iter().flat_map(|span| &span.buckets);
                     buckets
@@ -129,7 +155,7 @@ mod tests {
     use super::*;
     use crate::store::Value;
     use nearpath_model::histogram::bucket;
-    use nearpath_model::vm::VmSpan;
+    use nearpath_model::vm::VmDeviceInterrupt;
 
     /// A virtual machine with so many packets of 1 µs; its name may not be known yet.
     fn vm(number: u32, name: Option<&str>, packets: u64) -> MeasuredVm {
@@ -179,6 +205,33 @@ mod tests {
         // The instrument starts again.
         vms(&mut store, &measured(vec![vm(1, Some("web"), 5)]), None);
         assert_eq!(packets(&store, "web"), Some(9));
+    }
+
+    #[test]
+    fn interrupts_of_devices_are_not_packets() {
+        let spans = |count| {
+            [VmSpanKind::InterruptToKvm, VmSpanKind::KvmToGuest, VmSpanKind::Whole]
+                .into_iter()
+                .filter_map(|kind| VmSpan::new(kind, &[(bucket(1_000), count)], 1_000))
+                .collect()
+        };
+        let with = |irq, count| {
+            let device =
+                VmDeviceInterrupt { irq, spans: spans(count), ..VmDeviceInterrupt::default() };
+            MeasuredVm { device_interrupts: vec![device], ..vm(1, Some("web"), 10) }
+        };
+        let mut store = Store::default();
+        let first = measured(vec![with(40, 3)]);
+        vms(&mut store, &first, None);
+        vms(&mut store, &measured(vec![with(40, 5)]), Some(&first));
+        assert_eq!(packets(&store, "web"), Some(10));
+        for span in ["interrupt_to_kvm", "kvm_to_guest"] {
+            let counted = match store.snapshot().get(Id::VmLatency, &["web", span]) {
+                Some(Value::Histogram(buckets)) => buckets.count(),
+                _ => 0,
+            };
+            assert_eq!(counted, 5, "{span}");
+        }
     }
 
     #[test]

@@ -5,10 +5,10 @@ use super::table::{Table, left, right};
 use super::units::{digits, latency, percent, percentage, printable};
 use super::{heading, line};
 use nearpath_model::vm::{
-    MeasuredVm, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan, VmSpanKind, VmTransmit,
-    VmTransmitSpanKind,
+    MeasuredVm, VmDeviceInterrupt, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan,
+    VmSpanKind, VmTransmit, VmTransmitSpanKind,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// CPUs shown of a point, those with the most packets.
 const CPUS: usize = 4;
@@ -24,15 +24,20 @@ pub fn vm(measurement: &VmMeasurement) -> String {
         line!(out);
     }
     let with_packets = measurement.vms.iter().filter(|vm| !vm.queues.is_empty()).count();
-    heading(
-        &mut out,
-        &format!(
-            "{packets} packets into {}, {} in {} s",
-            count(with_packets, "virtual machine"),
-            count(queues, "queue"),
-            digits(measurement.duration_s)
-        ),
-    );
+    let devices = || measurement.vms.iter().flat_map(|vm| &vm.device_interrupts);
+    let interrupts: u64 = devices().map(|one| one.interrupts).sum();
+    let seconds = digits(measurement.duration_s);
+    let mut into = Vec::new();
+    if queues > 0 || interrupts == 0 {
+        let (machines, queues) = (count(with_packets, "virtual machine"), count(queues, "queue"));
+        into.push(format!("{packets} packets into {machines}, {queues}"));
+    }
+    if interrupts > 0 {
+        let each: BTreeSet<&str> = devices().filter_map(|one| one.device.as_deref()).collect();
+        let of = count(each.len().max(1), "device");
+        into.push(format!("{interrupts} interrupts of {of} passed through"));
+    }
+    heading(&mut out, &format!("{} in {seconds} s", into.join(", ")));
     line!(
         out,
         "not followed: {} collided, {} not seen at the tap, {} lost; {} events lost",
@@ -77,6 +82,10 @@ fn queues_of(measurement: &VmMeasurement) -> String {
             line!(out);
             out.push_str(&one(vm, queue));
         }
+        for interrupt in &vm.device_interrupts {
+            line!(out);
+            out.push_str(&device_interrupt(vm, interrupt));
+        }
     }
     if !measurement.not_available.is_empty() {
         line!(out);
@@ -88,13 +97,63 @@ fn queues_of(measurement: &VmMeasurement) -> String {
     out
 }
 
-fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
-    let mut out = String::new();
+/// `web1 4711`.
+fn machine(vm: &MeasuredVm) -> String {
     let name = vm.name.as_ref().or(vm.comm.as_ref()).map_or("unknown", String::as_str);
     let pid = vm.pid.map(|pid| format!(" {pid}")).unwrap_or_default();
+    format!("{name}{pid}")
+}
+
+fn list(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// An interrupt of a device that is passed through.
+fn device_interrupt(vm: &MeasuredVm, one: &VmDeviceInterrupt) -> String {
+    let mut out = String::new();
+    let number = format!("interrupt {}", one.irq);
+    let name = one.name.as_ref().or(one.device.as_ref()).unwrap_or(&number);
+    heading(&mut out, &printable(&format!("{}, {name}", machine(vm))));
+    let (interrupts, vcpus) = (one.interrupts, list(&one.vcpus));
+    let entered = one.entered();
+    line!(out, "{interrupts} interrupts for vCPU {vcpus}, {entered} reached the guest");
+    for (interrupts, what) in [
+        (
+            one.posted,
+            "end at the notification: the interrupt is posted, which the host does not see",
+        ),
+        (one.deferred, "were left to a kernel worker or to the process: KVM did not set them"),
+        (one.lost, "could not be followed further"),
+    ] {
+        if interrupts > 0 {
+            line!(out, "{interrupts} {what}");
+        }
+    }
+    let mut table = Table::new(&[
+        left("SPAN"),
+        right("INTERRUPTS"),
+        right("P50"),
+        right("P99"),
+        right("MAX"),
+        left("FROM CPU"),
+        left("TO CPU"),
+    ]);
+    let (handled, entered) = (&one.handled_on, &one.entered_on);
+    for span in &one.spans {
+        let to = if span.span == VmSpanKind::InterruptToKvm { handled } else { entered };
+        row(&mut table, span_name(span.span), span, handled, to);
+    }
+    out.push_str(&table.render());
+    if let Some(late) = &one.late {
+        out.push_str(&late_packets(late, true));
+    }
+    out
+}
+
+fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
+    let mut out = String::new();
     let number = queue.queue.map_or(" all queues".to_owned(), |n| format!(" queue {n}"));
-    heading(&mut out, &printable(&format!("{name}{pid}, {}{number}", queue.tap)));
-    let list = |ids: &[u32]| ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    heading(&mut out, &printable(&format!("{}, {}{number}", machine(vm), queue.tap)));
     let workers = list(&queue.workers);
     if queue.taken > 0 || queue.transmit.is_none() {
         line!(
@@ -127,7 +186,7 @@ fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
         out.push_str(&spans(queue));
     }
     if let Some(late) = &queue.late {
-        out.push_str(&late_packets(late));
+        out.push_str(&late_packets(late, false));
     }
     if let Some(sent) = &queue.transmit {
         out.push_str(&transmit(sent));
@@ -135,10 +194,11 @@ fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
     out
 }
 
-/// Why packets were late: what most of their time was.
-fn late_packets(late: &VmLate) -> String {
+/// Why packets, or interrupts of a device, were late: what most of their time was.
+fn late_packets(late: &VmLate, of_device: bool) -> String {
     let mut out = String::new();
-    line!(out, "late: {} packets took {} or longer", late.packets(), latency(late.slow_ns));
+    let what = if of_device { "interrupts" } else { "packets" };
+    line!(out, "late: {} {what} took {} or longer", late.packets(), latency(late.slow_ns));
     for part in &late.parts {
         let what = match part.part {
             VmPart::Nic => {
@@ -146,6 +206,9 @@ fn late_packets(late: &VmLate) -> String {
             }
             VmPart::Interrupt => "NET_RX began late after the interrupt",
             VmPart::Handler => "in NET_RX, before the tap",
+            VmPart::VhostWaited | VmPart::VhostThrottled | VmPart::Vhost if of_device => {
+                "in the handler of the interrupt"
+            }
             VmPart::VhostWaited => "vhost waited for a CPU",
             VmPart::VhostThrottled => "vhost waited for its cgroup's quota (cpu.max)",
             VmPart::Vhost => "vhost was woken or copied packets",
@@ -233,24 +296,40 @@ fn spans(queue: &VmQueue) -> String {
     let mut table = table();
     let cpus = &queue.cpus;
     for span in &queue.spans {
-        let (name, from, to) = match span.span {
-            VmSpanKind::NicToInterrupt => ("NIC to interrupt", &cpus.handler, &cpus.handler),
-            VmSpanKind::InterruptToHandler => {
-                ("(a) interrupt to handler", &cpus.handler, &cpus.handler)
-            }
-            VmSpanKind::HandlerToVhost => ("(b) handler to vhost", &cpus.handler, &cpus.handler),
-            VmSpanKind::VhostToKvm => ("(c) vhost to KVM", &cpus.handler, &cpus.vhost),
-            VmSpanKind::VhostWakeup => ("    wake-up of vhost", &cpus.handler, &cpus.vhost),
-            VmSpanKind::KvmToGuest => ("(d) KVM to guest", &cpus.vhost, &cpus.vcpu),
-            VmSpanKind::Halted => ("    vCPU was halted", &cpus.vhost, &cpus.vcpu),
-            VmSpanKind::Polling => ("    vCPU was polling", &cpus.vhost, &cpus.vcpu),
-            VmSpanKind::Running => ("    vCPU was running", &cpus.vhost, &cpus.vcpu),
-            VmSpanKind::InHost => ("    vCPU was in the host", &cpus.vhost, &cpus.vcpu),
-            VmSpanKind::Whole => ("whole", &cpus.handler, &cpus.vcpu),
+        let (from, to) = match span.span {
+            VmSpanKind::NicToInterrupt
+            | VmSpanKind::InterruptToHandler
+            | VmSpanKind::InterruptToKvm
+            | VmSpanKind::HandlerToVhost => (&cpus.handler, &cpus.handler),
+            VmSpanKind::VhostToKvm | VmSpanKind::VhostWakeup => (&cpus.handler, &cpus.vhost),
+            VmSpanKind::KvmToGuest
+            | VmSpanKind::Halted
+            | VmSpanKind::Polling
+            | VmSpanKind::Running
+            | VmSpanKind::InHost => (&cpus.vhost, &cpus.vcpu),
+            VmSpanKind::Whole => (&cpus.handler, &cpus.vcpu),
         };
-        row(&mut table, name, span, from, to);
+        row(&mut table, span_name(span.span), span, from, to);
     }
     table.render()
+}
+
+/// What a span is called.
+fn span_name(span: VmSpanKind) -> &'static str {
+    match span {
+        VmSpanKind::NicToInterrupt => "NIC to interrupt",
+        VmSpanKind::InterruptToHandler => "(a) interrupt to handler",
+        VmSpanKind::HandlerToVhost => "(b) handler to vhost",
+        VmSpanKind::VhostToKvm => "(c) vhost to KVM",
+        VmSpanKind::VhostWakeup => "    wake-up of vhost",
+        VmSpanKind::InterruptToKvm => "(c) interrupt to KVM",
+        VmSpanKind::KvmToGuest => "(d) KVM to guest",
+        VmSpanKind::Halted => "    vCPU was halted",
+        VmSpanKind::Polling => "    vCPU was polling",
+        VmSpanKind::Running => "    vCPU was running",
+        VmSpanKind::InHost => "    vCPU was in the host",
+        VmSpanKind::Whole => "whole",
+    }
 }
 
 /// `2 98%, 3 2%`; without the share for a single CPU.

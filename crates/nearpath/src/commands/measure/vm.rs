@@ -28,8 +28,8 @@ EXAMPLES
   nearpath measure vm --json | jq '.vms[].queues[].spans[] | [.span, .count, .p50_ns, .p99_ns]'
 
 The spans: (a) interrupt to handler, (b) handler to vhost, (c) vhost to KVM, (d) KVM to guest.
-Packets are followed on taps and macvtaps with vhost-net. Needs root, KVM, and Linux 5.11 or
-newer. docs/vm.md describes the method, docs/json.md the JSON fields. 'nearpath show vms' shows
+Packets are followed on taps and macvtaps with vhost-net; of devices passed through (VFIO, Linux
+5.15 and newer) the interrupts. Needs root, KVM, and Linux 5.11 or newer. docs/vm.md describes the method, docs/json.md the JSON fields. 'nearpath show vms' shows
 where the threads may run.";
 
 /// Arguments of `measure vm`.
@@ -113,7 +113,14 @@ impl VmArguments {
                 output::json_line(&self.wanted(now.clone()))
             });
         }
-        let each = |now: &VmMeasurement| format!("{} packets to taps", now.started);
+        let each = |now: &VmMeasurement| {
+            let devices = now.vms.iter().flat_map(|vm| &vm.device_interrupts);
+            let interrupts = devices.fold(0u64, |sum, one| sum.saturating_add(one.interrupts));
+            match interrupts {
+                0 => format!("{} packets to taps", now.started),
+                _ => format!("{} packets to taps, {interrupts} interrupts of devices", now.started),
+            }
+        };
         Ok(self.wanted(self.time.measure(&mut packets, interrupt, each)?))
     }
 

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Interrupts of devices that are passed through to virtual machines (VFIO). Such a device writes packets into the
+ * guest's memory by itself; of them the host sees only the interrupt:
+ *
+ *   MSI -> handler of vfio-pci -> eventfd -> vCPU -> guest
+ *
+ * The handler signals the eventfd, whose waiter is KVM, before it returns: all of this happens on one CPU with
+ * interrupts off. From there on it is as with vhost, with one "packet" for each interrupt (vm_queues.h). An interrupt
+ * that the IOMMU posts to the guest is not seen by the host at all.
+ */
+#ifndef NEARPATH_VM_DEVICES_H
+#define NEARPATH_VM_DEVICES_H
+
+#include "vm_queues.h"
+
+/* The handler of an interrupt of vfio-pci begins. Not beside a benchmark, as the probes in it cannot be recognised. */
+static __always_inline void device_interrupts(u32 irq)
+{
+	struct cpu *cpu = this_cpu();
+
+	if (!cpu || beside_stages || only.session)
+		return;
+	cpu->device_ns = cpu->irq_ns ? cpu->irq_ns : bpf_ktime_get_ns();
+	cpu->device_irq = irq;
+	cpu->device_eventfd = 0;
+}
+
+/* It signals this eventfd. */
+static __always_inline void device_signals(struct cpu *cpu, u64 eventfd)
+{
+	struct queue *queue;
+
+	/* Before Linux 6.8 eventfd_signal() calls eventfd_signal_mask(). */
+	if (cpu->device_eventfd == eventfd)
+		return;
+	queue = queue_of_socket(eventfd);
+	if (!queue)
+		return;
+	/* The one before was not for KVM at once: its interrupt is set by a worker thread, or user space waits for it. */
+	close_batch(queue);
+	queue->irq = cpu->device_irq;
+	queue->eventfd = eventfd;
+	queue->signalled_ns = bpf_ktime_get_ns();
+	queue->taken++;
+	queue->batch[0].start_ns = queue->batch[0].raised_ns = queue->batch[0].tap_ns = cpu->device_ns;
+	queue->batch[0].handler_ns = 0;
+	queue->count = queue->used = 1;
+	see_on(queue->index, POINT_HANDLER, bpf_get_smp_processor_id(), 1);
+	cpu->device_eventfd = eventfd;
+}
+
+/* KVM gives the interrupt to a vCPU. */
+static __always_inline void device_reaches(struct cpu *cpu, struct kvm_lapic *apic, u32 vector)
+{
+	u64 eventfd = cpu->device_eventfd;
+	struct queue *queue = bpf_map_lookup_elem(&queues, &eventfd);
+
+	cpu->device_eventfd = 0;
+	if (queue && queue->used)
+		interrupt_guest(queue, eventfd, apic, vector);
+}
+
+#endif
