@@ -14,12 +14,12 @@
 
 #include "vm_queues.h"
 
-/* The handler of an interrupt of vfio-pci begins. Not beside a benchmark, as the probes in it cannot be recognised. */
+/* The handler of an interrupt of vfio-pci begins. (A benchmark counts all that come meanwhile.) */
 static __always_inline void device_interrupts(u32 irq)
 {
 	struct cpu *cpu = this_cpu();
 
-	if (!cpu || beside_stages || only.session)
+	if (!cpu || beside_stages || only.session == ONLY_NONE)
 		return;
 	cpu->device_ns = cpu->irq_ns ? cpu->irq_ns : bpf_ktime_get_ns();
 	cpu->device_irq = irq;

@@ -76,18 +76,25 @@ PATHS = {
 }
 
 
-def bring_up(host: Host, names: tuple[str, ...]) -> dict[str, TinyVm]:
-    """The paths with a guest each that answers, and a reflector on the host."""
+def joined_nics(host: Host) -> None:
+    """Joins both NICs outside, and gives that of the prober a network namespace."""
     wire = "ip link add wire type bridge && ip link set wire up"
     ports = " && ".join(f"ip link set tap{index} master wire" for index in range(2))
     joined = host.peer.run(["sh", "-c", f"{wire} && {ports}"])
     assert joined.status == 0, joined
     host.check(
-        "modprobe -a tun macvtap kvm_amd vhost_net 8021q bridge"
-        " && ovs-vsctl set Open_vSwitch . other_config:max-idle=600000"
-        f" && ovs-vsctl del-port br0 {PROBER} && ip netns add prober && ip link set {PROBER} netns prober"
+        f"ovs-vsctl del-port br0 {PROBER} && ip netns add prober && ip link set {PROBER} netns prober"
         f" && ip -n prober link set lo up && ip -n prober link set {PROBER} up"
         f" && ip -n prober address add 10.9.1.200/24 dev {PROBER}"
+    )
+
+
+def bring_up(host: Host, names: tuple[str, ...]) -> dict[str, TinyVm]:
+    """The paths with a guest each that answers, and a reflector on the host."""
+    joined_nics(host)
+    host.check(
+        "modprobe -a tun macvtap kvm_amd vhost_net 8021q bridge"
+        " && ovs-vsctl set Open_vSwitch . other_config:max-idle=600000"
     )
     vms = {}
     for number, name in enumerate(names):
@@ -133,8 +140,12 @@ def compared(host: Host, names: tuple[str, ...], *options: str) -> dict[str, Any
 
 
 def of_targets(host: Host, targets: list[str], *options: str) -> dict[str, Any]:
-    """The same, with the targets as options."""
-    targets = [f"host={host.machine.address(1)}", *targets]
+    """The same, with the targets besides the host as options."""
+    return of_only(host, [f"host={host.machine.address(1)}", *targets], *options)
+
+
+def of_only(host: Host, targets: list[str], *options: str) -> dict[str, Any]:
+    """The same, with all targets as options."""
     times = ["--rate", str(RATE), "--for", f"{SECONDS}s", "--rounds", str(ROUNDS), "--late-after", "5s"]
     words = ["nearpath", "bench", "paths", *targets, "--from", "prober", *times, "--size", str(SIZE), "--json"]
     document: dict[str, Any] = json.loads(host.check([*words, *options], timeout_s=600))

@@ -82,6 +82,7 @@
 #define TX_AVAIL 0x24000
 #define TX_USED 0x25000
 #define RING 0x26000    /* of the NIC that is passed through: SIZE descriptors of 16 bytes */
+#define TX_RING 0x27000
 #define SIZE 256        /* of the rings */
 #define NOTES 0x80000   /* NOTES_N notes of 32 bytes: tsc, interrupt, descriptor and length, start of the payload */
 #define NOTES_N 8192
@@ -115,6 +116,13 @@
 #define RDLEN 0x2808
 #define RDH 0x2810
 #define RDT 0x2818
+#define TCTL 0x400
+#define TCTL_EN (1u << 1 | 1u << 3) /* enabled, short packets padded */
+#define TDBAL 0x3800
+#define TDBAH 0x3804
+#define TDLEN 0x3808
+#define TDH 0x3810
+#define TDT 0x3818
 
 #define A(x) STR(x)
 __asm__(
@@ -178,11 +186,30 @@ __asm__(
     "  mov %rax, " A(NOTES) "+24(%r9)\n"
     "  movb $0, " A(RING) "+12(%edi)\n"
     "  incq " A(PACKETS) "\n"
-    "  mov %esi, " A(REGISTERS) "+" A(RDT) "\n"          /* this one is free again */
+    "  testb $1, " A(ECHOES) "\n jz 5f\n call guest_reply\n"
+    "5: mov %esi, " A(REGISTERS) "+" A(RDT) "\n"          /* this one is free again */
     "  inc %esi\n and $(" A(SIZE) "-1), %esi\n jmp 2b\n"
     "3: mov %si, " A(LAST) "\n"
     "  mov $0x80b, %ecx\n xor %eax, %eax\n xor %edx, %edx\n wrmsr\n" /* EOI */
     "  pop %r9\n pop %r8\n pop %rdi\n pop %rsi\n pop %rdx\n pop %rcx\n pop %rbx\n pop %rax\n iretq\n"
+    /* Returns the datagram in buffer %esi, with its length in the upper half of %rbx, to its sender by the NIC. */
+    "guest_reply:\n"
+    "  push %rsi\n push %rdi\n"
+    "  shl $11, %esi\n add $" A(BUFFERS) ", %esi\n"
+    "  cmpw $0x0008, 12(%rsi)\n jne 9f\n cmpb $17, 23(%rsi)\n jne 9f\n" /* IPv4, UDP */
+    "  mov " A(SENT) ", %edx\n and $(" A(SIZE) "-1), %edx\n"
+    "  mov %edx, %edi\n shl $11, %edi\n add $" A(TX_BUFFERS) ", %edi\n shl $4, %edx\n"
+    "  mov %rbx, %rcx\n shr $32, %rcx\n"
+    "  mov %rdi, " A(TX_RING) "(%rdx)\n mov %ecx, " A(TX_RING) "+8(%rdx)\n"
+    "  movl $0, " A(TX_RING) "+12(%rdx)\n movb $3, " A(TX_RING) "+11(%rdx)\n" /* the end of the packet; its checksum */
+    "  push %rdi\n rep movsb\n pop %rdi\n"
+    "  mov (%rdi), %eax\n mov 6(%rdi), %ecx\n mov %ecx, (%rdi)\n mov %eax, 6(%rdi)\n"        /* Ethernet */
+    "  mov 4(%rdi), %ax\n mov 10(%rdi), %cx\n mov %cx, 4(%rdi)\n mov %ax, 10(%rdi)\n"
+    "  mov 26(%rdi), %eax\n mov 30(%rdi), %ecx\n mov %ecx, 26(%rdi)\n mov %eax, 30(%rdi)\n"  /* IPv4 */
+    "  mov 34(%rdi), %ax\n mov 36(%rdi), %cx\n mov %cx, 34(%rdi)\n mov %ax, 36(%rdi)\n"      /* ports */
+    "  incq " A(SENT) "\n mov " A(SENT) ", %eax\n and $(" A(SIZE) "-1), %eax\n"
+    "  mov %eax, " A(REGISTERS) "+" A(TDT) "\n"
+    "9: pop %rdi\n pop %rsi\n ret\n"
     /* Returns the datagram in buffer %bx, with its length in the upper half of %rbx, to its sender. */
     "guest_answer:\n"
     "  push %rcx\n push %rsi\n"
@@ -410,6 +437,11 @@ static void start_nic(size_t size)
     *nic(RDLEN) = SIZE * 16;
     *nic(RDH) = 0;
     *nic(RDT) = SIZE - 1;
+    *nic(TDBAL) = TX_RING;
+    *nic(TDBAH) = 0;
+    *nic(TDLEN) = SIZE * 16;
+    *nic(TDH) = *nic(TDT) = 0;
+    *nic(TCTL) = TCTL_EN;
     *nic(RCTL) = RCTL_ALL;
     *nic(IMS) = IMS_RECEIVED;
 }
@@ -529,8 +561,8 @@ int main(int argc, char **argv)
         errx(2, "usage: tinyvm [-c CPU]... [-e] [-n NAME] [-p] [-q N] TAP|vfio:ADDRESS");
     if (!strncmp(argv[optind], "vfio:", 5))
         passed_through = argv[optind] + 5;
-    if (passed_through && (queues > 1 || echoes))
-        errx(2, "a device that is passed through has one queue, and its packets are not answered");
+    if (passed_through && queues > 1)
+        errx(2, "a device that is passed through has one queue");
     memory = mmap(NULL, (size_t)queues * BANK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (memory == MAP_FAILED)
         err(1, "mmap");

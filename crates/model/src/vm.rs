@@ -66,10 +66,7 @@ fn is_zero(count: &u64) -> bool {
 impl VmMeasurement {
     /// Keeps the virtual machine with this process id or name; whether there is one.
     pub fn keep(&mut self, wanted: &str) -> bool {
-        self.vms.retain(|vm| {
-            vm.name.as_deref() == Some(wanted)
-                || wanted.parse().is_ok_and(|pid| vm.pid == Some(pid))
-        });
+        self.vms.retain(|vm| vm.is(wanted));
         !self.vms.is_empty()
     }
 
@@ -113,6 +110,14 @@ pub struct MeasuredVm {
     /// Its time stamp counter; `None` if unknown (KVM tells it in debugfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tsc: Option<GuestTsc>,
+}
+
+impl MeasuredVm {
+    /// Whether this is its name, or its process id.
+    pub fn is(&self, wanted: &str) -> bool {
+        self.name.as_deref() == Some(wanted)
+            || wanted.parse().is_ok_and(|pid| self.pid == Some(pid))
+    }
 }
 
 /// A queue of a tap.

@@ -5,7 +5,7 @@
 
 use crate::background::BackgroundReport;
 use crate::latency::{LatencyReport, samples_beyond};
-use nearpath_model::vm::{VmMeasurement, VmQueue};
+use nearpath_model::vm::{MeasuredVm, VmCpus, VmMeasurement, VmQueue};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -159,12 +159,57 @@ pub struct PathVm {
     pub pid: Option<u32>,
     /// Its name, or that of its process.
     pub name: Option<String>,
-    /// The queues that the probes came through, as one; only the probes that count.
+    /// The queues that the probes came through, as one; only the probes that count. With a device, its interrupts while
+    /// the probes were sent: `taken` from it, and `interrupts` that KVM set.
     pub queue: VmQueue,
+    /// The device that is passed through, of which the host sees no packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
 }
 
-/// The table's row of the blocks of a path with a load.
-pub fn result(path: &str, target: &str, load: PathLoad, blocks: &[PathBlock]) -> PathResult {
+impl PathVm {
+    /// The interrupts of the devices of a virtual machine; `None` if there were none.
+    fn of_devices(vm: &MeasuredVm) -> Option<Self> {
+        let all = vm.device_interrupts.iter().cloned().reduce(|mut all, one| {
+            all.merge(&one);
+            all
+        })?;
+        let device = all.device.or(all.name).unwrap_or_else(|| format!("interrupt {}", all.irq));
+        let queue = VmQueue {
+            tap: device.clone(),
+            vcpus: all.vcpus,
+            vcpu_threads: all.vcpu_threads,
+            taken: all.interrupts,
+            interrupts: all.set,
+            interrupted: all.set,
+            deferred: all.deferred,
+            posted: all.posted,
+            lost: all.lost,
+            spans: all.spans,
+            cpus: VmCpus { handler: all.handled_on, vcpu: all.entered_on, ..VmCpus::default() },
+            ..VmQueue::default()
+        };
+        Some(Self { pid: vm.pid, name: name_of(vm), queue, device: Some(device) })
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.queue.merge(&other.queue);
+    }
+}
+
+fn name_of(vm: &MeasuredVm) -> Option<String> {
+    vm.name.clone().or_else(|| vm.comm.clone())
+}
+
+/// The table's row of the blocks of a path with a load. If its target is a virtual machine with a device passed through,
+/// `by_device` is its name or process id.
+pub fn result(
+    path: &str,
+    target: &str,
+    load: PathLoad,
+    blocks: &[PathBlock],
+    by_device: Option<&str>,
+) -> PathResult {
     let sum = |of: fn(&PathBlock) -> u64| blocks.iter().map(of).sum::<u64>();
     let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
     for &(upper, count) in blocks.iter().flat_map(|block| &block.latency.histogram) {
@@ -175,7 +220,10 @@ pub fn result(path: &str, target: &str, load: PathLoad, blocks: &[PathBlock]) ->
         Some((received as f64, mean_ns?, stddev_ns.unwrap_or(0.0)))
     }));
     let sent = sum(|block| block.latency.sent);
-    let (vm, not_split) = split(blocks, sent);
+    let (vm, not_split) = match by_device {
+        Some(wanted) => split_by_device(blocks, wanted),
+        None => split(blocks, sent),
+    };
     let mut own_load: Option<OwnLoad> = None;
     for own in blocks.iter().filter_map(|block| block.own) {
         own_load.get_or_insert_default().add(&own);
@@ -228,6 +276,23 @@ fn percentiles(buckets: &BTreeMap<u64, u64>) -> BTreeMap<String, u64> {
     PERCENTILES.into_iter().filter_map(named).collect()
 }
 
+/// The interrupts of a virtual machine's devices while probes were sent, which cannot be recognised there.
+fn split_by_device(blocks: &[PathBlock], wanted: &str) -> (Option<PathVm>, Option<String>) {
+    let seen: Vec<&VmMeasurement> = blocks.iter().filter_map(|block| block.seen.as_ref()).collect();
+    if seen.is_empty() {
+        return (None, None);
+    }
+    let found = seen.iter().flat_map(|seen| &seen.vms).filter(|vm| vm.is(wanted));
+    let found = found.filter_map(PathVm::of_devices).reduce(|mut all, more| {
+        all.add(&more);
+        all
+    });
+    let missing = found.is_none().then(|| {
+        format!("no interrupt of a device that is passed through to {wanted} came while probes were sent")
+    });
+    (found, missing)
+}
+
 /// The way into the virtual machine, and what is unknown of it.
 fn split(blocks: &[PathBlock], sent: u64) -> (Option<PathVm>, Option<String>) {
     let seen: Vec<&VmMeasurement> = blocks.iter().filter_map(|block| block.seen.as_ref()).collect();
@@ -237,9 +302,11 @@ fn split(blocks: &[PathBlock], sent: u64) -> (Option<PathVm>, Option<String>) {
     let mut found: Option<PathVm> = None;
     for vm in seen.iter().flat_map(|seen| &seen.vms) {
         for queue in vm.queues.iter().filter(|queue| queue.taken > 0) {
-            let name = vm.name.clone().or_else(|| vm.comm.clone());
             match &mut found {
-                None => found = Some(PathVm { pid: vm.pid, name, queue: queue.clone() }),
+                None => {
+                    let (name, queue) = (name_of(vm), queue.clone());
+                    found = Some(PathVm { pid: vm.pid, name, queue, device: None });
+                }
                 Some(found) => {
                     if found.pid != vm.pid {
                         let reason = "the probes went to several virtual machines";
@@ -264,7 +331,7 @@ fn split(blocks: &[PathBlock], sent: u64) -> (Option<PathVm>, Option<String>) {
             };
             format!(
                 "none of the probes reached a tap or macvtap of this host: the target is no virtual machine of it, \
-                 or reached by VFIO or vhost-user{passed}"
+                 or reached by VFIO (--vfio) or vhost-user{passed}"
             )
         };
         return (None, Some(reason));
@@ -292,7 +359,7 @@ fn split(blocks: &[PathBlock], sent: u64) -> (Option<PathVm>, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::vm::{MeasuredVm, VmSpan, VmSpanKind};
+    use nearpath_model::vm::{VmDeviceInterrupt, VmSpan, VmSpanKind};
     use serde_json::json;
 
     fn latency(values: &[u64]) -> LatencyReport {
@@ -340,7 +407,7 @@ mod tests {
     fn blocks_are_pooled_as_if_they_were_one() {
         let all = [5, 9, 1, 40, 12, 3, 8, 22];
         let (left, right) = (block(&all[..3], None), block(&all[3..], None));
-        let both = result("tap", "10.0.0.2:7", PathLoad::None, &[left, right]);
+        let both = result("tap", "10.0.0.2:7", PathLoad::None, &[left, right], None);
         let one = latency(&all);
         assert_eq!((both.min_ns, both.max_ns), (Some(1), Some(40)));
         assert!((both.mean_ns.unwrap() - one.mean_ns.unwrap()).abs() < 1e-9);
@@ -351,8 +418,38 @@ mod tests {
     }
 
     #[test]
+    fn a_device_is_split_by_its_interrupts() {
+        let with = |pid: u32, interrupts: u64| {
+            let span = VmSpan::new(VmSpanKind::Whole, &[(100, interrupts)], 9);
+            let one = VmDeviceInterrupt {
+                device: Some("0000:81:10.0".to_owned()),
+                irq: 77,
+                interrupts,
+                set: interrupts,
+                spans: span.into_iter().collect(),
+                ..VmDeviceInterrupt::default()
+            };
+            let device_interrupts = vec![one.clone(), VmDeviceInterrupt { irq: 78, ..one }];
+            let vm = MeasuredVm { pid: Some(pid), device_interrupts, ..MeasuredVm::default() };
+            VmMeasurement { vms: vec![vm], ..VmMeasurement::default() }
+        };
+        let blocks = [block(&[1, 2], Some(with(4, 3))), block(&[1, 2], Some(with(4, 2)))];
+        let of = |blocks: &[PathBlock], vm: &str| {
+            result("vf", "10.0.0.2:7", PathLoad::None, blocks, Some(vm))
+        };
+        let vm = of(&blocks, "4").vm.unwrap();
+        assert_eq!((vm.queue.taken, vm.queue.entered()), (10, 10));
+        assert_eq!(vm.device.as_deref(), Some("0000:81:10.0"));
+        let other = of(&blocks, "web1");
+        assert!(other.vm.is_none() && other.not_split.unwrap().contains("passed through to web1"));
+        // Who does not say that it is by a device gets nothing of it.
+        let unknown = result("vf", "10.0.0.2:7", PathLoad::None, &blocks, None);
+        assert!(unknown.vm.is_none() && unknown.not_split.unwrap().contains("--vfio"));
+    }
+
+    #[test]
     fn what_is_not_split_has_a_reason() {
-        let of = |blocks: &[PathBlock]| result("tap", "10.0.0.2:7", PathLoad::Udp, blocks);
+        let of = |blocks: &[PathBlock]| result("tap", "10.0.0.2:7", PathLoad::Udp, blocks, None);
         let whole = of(&[block(&[1, 2], Some(seen(4, 3))), block(&[1, 2], Some(seen(4, 3)))]);
         assert_eq!(whole.vm.unwrap().queue.entered(), 6);
         assert_eq!(whole.not_split, None);

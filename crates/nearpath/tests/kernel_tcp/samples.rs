@@ -248,11 +248,13 @@ fn a_closed_window_and_the_cpu_of_the_reader_are_seen() {
         // Until the reader closes.
         while client.write_all(&[4; 65_536]).is_ok() {}
     });
-    // The reader stops three times, long enough for the window to close, and runs on CPU 0 alone.
+    // The reader stops three times, long enough for the window to close, and runs on CPU 0 alone. Its buffer does not
+    // grow: a slow machine would not fill it (33: SO_RCVBUFFORCE).
     let mut reader = Command::new("taskset")
         .args(["-c", "0", "python3", "-c"])
         .arg(
-            "import os, time\n\
+            "import os, socket, time\n\
+             socket.socket(fileno=os.dup(0)).setsockopt(socket.SOL_SOCKET, 33, 1 << 20)\n\
              for _ in range(3):\n\
              \ttime.sleep(0.7)\n\
              \tleft = 60_000_000\n\

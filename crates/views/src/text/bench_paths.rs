@@ -7,14 +7,19 @@ use super::table::{Table, left, right};
 use super::units::{digits, printable, seconds};
 use super::{heading, latency, line};
 use nearpath_model::histogram::by_number;
-use nearpath_model::vm::{VmQueue, VmSpan, VmSpanKind};
-use nearpath_trial::paths::{PathLoad, PathResult, PathsReport};
+use nearpath_model::vm::{VmSpan, VmSpanKind};
+use nearpath_trial::paths::{PathLoad, PathResult, PathVm, PathsReport};
 
 /// The stages, each with its letter in the picture.
 const STAGES: [(VmSpanKind, &str, char); 4] = [
     (VmSpanKind::InterruptToHandler, "(a) interrupt to handler", 'a'),
     (VmSpanKind::HandlerToVhost, "(b) handler to vhost", 'b'),
     (VmSpanKind::VhostToKvm, "(c) vhost to KVM", 'c'),
+    (VmSpanKind::KvmToGuest, "(d) KVM to guest", 'd'),
+];
+/// The same of a device that is passed through: of its interrupts.
+const DEVICE_STAGES: [(VmSpanKind, &str, char); 2] = [
+    (VmSpanKind::InterruptToKvm, "(c) interrupt to KVM", 'c'),
     (VmSpanKind::KvmToGuest, "(d) KVM to guest", 'd'),
 ];
 /// The rest of a round trip in the picture.
@@ -101,12 +106,24 @@ fn table(report: &PathsReport) -> Table {
         row.push(whole(path.max_ns));
         table.row(row);
         let Some(vm) = &path.vm else { continue };
-        for (kind, name, _) in STAGES {
-            table.row(stage(path, name, vm.queue.span(kind)));
+        let whole = match vm.device {
+            Some(_) => "interrupt to guest",
+            None => "whole into the guest",
+        };
+        for (kind, name, _) in stages(Some(vm)) {
+            table.row(stage(path, name, vm.queue.span(*kind)));
         }
-        table.row(stage(path, "whole into the guest", vm.queue.span(VmSpanKind::Whole)));
+        table.row(stage(path, whole, vm.queue.span(VmSpanKind::Whole)));
     }
     table
+}
+
+/// The stages of the way into a virtual machine.
+fn stages(vm: Option<&PathVm>) -> &'static [(VmSpanKind, &'static str, char)] {
+    match vm.and_then(|vm| vm.device.as_ref()) {
+        Some(_) => &DEVICE_STAGES,
+        None => &STAGES,
+    }
 }
 
 fn fraction(ns: Option<f64>) -> String {
@@ -174,7 +191,7 @@ fn picture(report: &PathsReport) -> String {
     let name_width = wide(|path| printable(&path.path).chars().count());
     for path in &report.paths {
         let Some(mean_ns) = path.mean_ns else { continue };
-        let bar = bar(path.vm.as_ref().map(|vm| &vm.queue), mean_ns, BAR / longest.max(1.0));
+        let bar = bar(path.vm.as_ref(), mean_ns, BAR / longest.max(1.0));
         let (name, load) = (printable(&path.path), path.load.name());
         line!(out, "  {name:<name_width$}  {load:<4} |{bar} {}", fraction(Some(mean_ns)));
     }
@@ -182,7 +199,7 @@ fn picture(report: &PathsReport) -> String {
 }
 
 /// The parts in order, each as long as its share: rounded at its end, so that the bar's length is that of the whole.
-fn bar(queue: Option<&VmQueue>, mean_ns: f64, per_ns: f64) -> String {
+fn bar(vm: Option<&PathVm>, mean_ns: f64, per_ns: f64) -> String {
     let mut bar = String::new();
     let mut end_ns = 0.0;
     let mut add = |ns: f64, letter: char| {
@@ -193,12 +210,12 @@ fn bar(queue: Option<&VmQueue>, mean_ns: f64, per_ns: f64) -> String {
         }
     };
     let mut inside_ns = 0.0;
-    for (kind, _, letter) in STAGES {
-        let span = queue.and_then(|queue| queue.span(kind));
+    for (kind, _, letter) in stages(vm) {
+        let span = vm.and_then(|vm| vm.queue.span(*kind));
         // Of all probes on their way into the guest: some have no interrupt of their own.
-        let whole = queue.map_or(0, VmQueue::entered).max(1) as f64;
+        let whole = vm.map_or(0, |vm| vm.queue.entered()).max(1) as f64;
         let ns = span.map_or(0.0, |span| Times::of(span).mean_ns * span.count as f64 / whole);
-        add(ns, letter);
+        add(ns, *letter);
         inside_ns += ns;
     }
     add((mean_ns - inside_ns).max(0.0), REST);
@@ -215,11 +232,19 @@ fn rest(path: &PathResult) -> Vec<String> {
         let number = vm.queue.queue.map_or(" several queues".to_owned(), |n| format!(" queue {n}"));
         let each = digits(vm.queue.interrupted as f64 / vm.queue.interrupts.max(1) as f64);
         let tap = printable(&vm.queue.tap);
-        out.push(format!(
-            "{head}: into {name}{pid} by {tap}{number}, {} probes in {} interrupts, {each} each",
-            vm.queue.entered(),
-            vm.queue.interrupts
-        ));
+        let (entered, interrupts) = (vm.queue.entered(), vm.queue.interrupts);
+        out.push(match &vm.device {
+            Some(device) => format!(
+                "{head}: into {name}{pid} by {}: {} interrupts for {} probes, {entered} reached the guest; the host \
+                 does not see which are the probes'",
+                printable(device),
+                vm.queue.taken,
+                path.sent
+            ),
+            None => format!(
+                "{head}: into {name}{pid} by {tap}{number}, {entered} probes in {interrupts} interrupts, {each} each"
+            ),
+        });
     }
     if let Some(reason) = &path.not_split {
         let what = if path.vm.is_some() { "" } else { "not split: " };
@@ -242,7 +267,7 @@ fn rest(path: &PathResult) -> Vec<String> {
 mod tests {
     use super::*;
     use nearpath_model::histogram::bucket;
-    use nearpath_trial::paths::PathVm;
+    use nearpath_model::vm::VmQueue;
     use serde_json::json;
 
     fn span(kind: VmSpanKind, count: u64, ns: u64) -> VmSpan {
@@ -278,7 +303,8 @@ mod tests {
             spans,
             ..VmQueue::default()
         };
-        report.paths[1].vm = Some(PathVm { pid: Some(42), name: Some("web".to_owned()), queue });
+        report.paths[1].vm =
+            Some(PathVm { pid: Some(42), name: Some("web".to_owned()), queue, device: None });
         report.paths[2].own_load = serde_json::from_value(
             json!({"sent": 500, "answered": 499, "size_bytes": 1400, "seconds": 5.6}),
         )
@@ -318,8 +344,7 @@ note: mind the gap
     #[test]
     fn a_bar_is_as_long_as_its_mean() {
         let report = report();
-        let queue = &report.paths[1].vm.as_ref().unwrap().queue;
-        let bar = bar(Some(queue), 4e6, 10.0 / 1e6);
+        let bar = bar(report.paths[1].vm.as_ref(), 4e6, 10.0 / 1e6);
         // Half of the packets have (a), 0.4 ms: 0.2 ms on average.
         assert_eq!(bar, "aabbccccccccccdddd......................");
         assert_eq!(super::bar(None, 4e6, 1e-6), "....");

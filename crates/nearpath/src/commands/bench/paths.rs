@@ -47,6 +47,7 @@ round trips are measured alone.
 EXAMPLES
   nearpath bench paths host=10.0.0.1 tap=10.0.0.50 macvtap=10.0.0.60 --from peer
   nearpath bench paths tap=10.0.0.50:7 --load none,udp,tcp --load-streams 4 --load-rate 500M
+  nearpath bench paths tap=10.0.0.50 vf=10.0.0.70 --vfio vf=web1 --from peer
   nearpath bench paths host=10.0.0.1 vm=10.0.0.50 --from peer --json | \\
       jq '.paths[] | [.path, .load, .percentiles[\"50\"], (.vm.queue.spans[] | [.span, .p50_ns])]'";
 
@@ -68,6 +69,10 @@ pub(super) struct Paths {
     /// Send the probes from this network namespace: a name in /run/netns, a path, or pid:NUMBER
     #[arg(long, value_name = "NAME|PATH")]
     from: Option<String>,
+    /// The target of this path is the virtual machine VM (name or process id) by a device passed through: show its
+    /// interrupts meanwhile
+    #[arg(long, value_name = "NAME=VM", value_parser = named)]
+    vfio: Vec<(String, String)>,
     /// Blocks of each path under each load
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = RangedU64ValueParser::<u16>::new().range(1..=1000))]
@@ -145,6 +150,8 @@ struct Target<'a> {
     address: SocketAddr,
     /// The interface of this host that has the address.
     own: Option<String>,
+    /// The virtual machine that a device is passed through to.
+    by_device: Option<&'a str>,
 }
 
 /// Parses `tap=10.0.0.2`.
@@ -166,7 +173,14 @@ impl Paths {
             }
             let address = target(host)?;
             let own = interface_of(address.ip()).context("cannot list the interfaces")?;
-            targets.push(Target { name, address, own });
+            let of = self.vfio.iter().find(|(path, _)| path == name);
+            let by_device = of.map(|(_, vm)| vm.as_str());
+            targets.push(Target { name, address, own, by_device });
+        }
+        if let Some((path, _)) =
+            self.vfio.iter().find(|(path, _)| !targets.iter().any(|target| target.name == path))
+        {
+            return Err(Failure::Usage(format!("--vfio: no path is named {path}")));
         }
         let interrupt = Interrupt::listen()?;
         let host = nearpath_host::read(&Root::live(), &Wanted::default())
@@ -269,9 +283,9 @@ impl Paths {
             ));
         }
         let row = |&(path, load): &(usize, PathLoad)| {
-            let Target { name, address, own } = &targets[path];
+            let Target { name, address, own, by_device } = &targets[path];
             let blocks = blocks.get(&(path, load)).map_or(&[][..], Vec::as_slice);
-            let mut row = result(name, &address.to_string(), load, blocks);
+            let mut row = result(name, &address.to_string(), load, blocks, *by_device);
             if let (None, Some(_), Some(own)) = (&row.vm, &row.not_split, own) {
                 row.not_split = Some(format!("the target is this host itself ({own})"));
             }

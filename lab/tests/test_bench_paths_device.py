@@ -1,0 +1,49 @@
+"""`nearpath bench paths` to a virtual machine with a NIC of its own (VFIO), whose driver the guest is.
+
+The host sees only the interrupts of such a NIC. The judge is the guest, which counts the probes that it has taken and
+the interrupts that brought them.
+"""
+
+from lab import Host, Nic
+from lab.fixtures import lab, smoke
+from lab.vms import pass_through, start_program
+
+from .hosts import TWO_NODES
+from .test_bench_paths import HEADERS, RATE, ROUNDS, SECONDS, SIZE, joined_nics, of_only
+
+NICS = (Nic("e1000e", node=1), Nic("e1000e", node=0))
+NIC, PROBER = "nic1", "nic0"
+ADDRESS, MAC = "10.9.1.50", "52:54:00:aa:00:50"
+# Of the frames that the guest notes: without the header of virtio.
+HEADERS_OF_NIC = HEADERS - 12
+
+
+@smoke
+@lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=NICS, iommu=True)
+def test_a_device_is_split_by_its_interrupts(host: Host) -> None:
+    joined_nics(host)
+    device = pass_through(host, NIC)
+    vm = start_program(host, ["-e", "-c", "2", f"vfio:{device}"])
+    host.check(f"ip -n prober neighbour replace {ADDRESS} lladdr {MAC} dev {PROBER} nud permanent")
+    named = ["--vfio", f"vf={vm.pid}", "--load", "none"]
+    (row,) = of_only(host, [f"vf={ADDRESS}:9000"], *named)["paths"]
+    (unnamed,) = of_only(host, [f"vf={ADDRESS}:9000"], "--load", "none")["paths"]
+    guest = vm.end()
+
+    sent = RATE * SECONDS * ROUNDS
+    assert (row["sent"], row["received"], row["lost"], row["not_split"]) == (sent, sent, 0, None), row
+    assert (row["vm"]["pid"], row["vm"]["device"]) == (vm.pid, device), row
+    queue = row["vm"]["queue"]
+    counts = {span["span"]: span["count"] for span in queue["spans"]}
+    probes = [note for note in guest.notes if note.payload[:4] == b"npL1" and note.length == HEADERS_OF_NIC + SIZE]
+    taken = row["sent"] + row["uncounted"] + unnamed["sent"] + unnamed["uncounted"]
+    assert len(probes) == taken, "the guest has had every probe, and no other"
+    # At the rate of the probes each has an interrupt; the network has packets of its own.
+    (vcpu,) = guest.vcpus
+    assert 0.9 * sent <= queue["taken"] <= vcpu.irqs - 0.9 * unnamed["sent"], (queue, vcpu.irqs)
+    for span in ("interrupt_to_kvm", "kvm_to_guest", "whole"):
+        assert counts[span] == queue["taken"], counts
+    whole = next(span for span in queue["spans"] if span["span"] == "whole")
+    assert whole["p50_ns"] < row["percentiles"]["50"], "the way in is a part of the round trip"
+    # Nothing is guessed: the interrupts might be those of any other traffic.
+    assert unnamed["vm"] is None and "--vfio" in unnamed["not_split"], unnamed
