@@ -227,8 +227,9 @@ fn no_request_fails_while_steering_is_attached_and_detached() {
     }
     assert_eq!(scene.group("tcp")["program"], Value::Null);
     // Each request that was under way is answered: its connection ends while the load goes on.
-    let mut under_way = connections(&scene.pair);
-    assert!(!under_way.is_empty());
+    let mut under_way = wait_for("requests under way", || {
+        Some(connections(&scene.pair)).filter(|connections| !connections.is_empty())
+    });
     wait_for("the answer to each request", || {
         let still = connections(&scene.pair);
         under_way.retain(|connection| still.contains(connection));

@@ -173,28 +173,35 @@ fn a_late_accept_and_the_time_to_connect_are_known_of_live_connections() {
         return;
     }
     const LATE: Duration = Duration::from_millis(900);
-    let pair = VethPair::new(1).unwrap();
-    let listener = listen(&pair);
-    let address = listener.local_addr().unwrap();
-    let port = address.port().to_string();
-    let children = [Side::Server, Side::Client].map(|side| begin(&pair, side, &["--port", &port]));
-    let began = Instant::now();
-    let client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
-    let connected = began.elapsed();
-    std::thread::sleep(LATE);
-    let (server, _) = listener.accept().unwrap();
-    let accepted = began.elapsed();
-    // Another reading sees that it was accepted.
-    std::thread::sleep(Duration::from_millis(400));
-    let [at_server, at_client] = children.map(ended);
-    let [one] = at_server.connections.as_slice() else { panic!("{at_server:?}") };
-    let waited = Duration::from_nanos(one.accept_wait_ns.unwrap());
     // To the time between two readings, which a busy machine makes longer.
-    assert!(waited + Duration::from_millis(300) >= LATE, "{waited:?}");
-    assert!(waited <= accepted + Duration::from_millis(300), "{waited:?}");
-    let [one] = at_client.connections.as_slice() else { panic!("{at_client:?}") };
-    let took = Duration::from_nanos(one.connect_ns.unwrap());
-    assert!(!one.closed && took > Duration::ZERO && took <= connected, "{took:?} {connected:?}");
-    assert_eq!(one.accept_wait_ns, None);
-    drop((client, server));
+    const READINGS: Duration = Duration::from_millis(300);
+    nearpath_testing::up_to(3, || {
+        let pair = VethPair::new(1).unwrap();
+        let listener = listen(&pair);
+        let address = listener.local_addr().unwrap();
+        let port = address.port().to_string();
+        let children =
+            [Side::Server, Side::Client].map(|side| begin(&pair, side, &["--port", &port]));
+        let began = Instant::now();
+        let client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
+        let connected = began.elapsed();
+        std::thread::sleep(LATE);
+        let (server, _) = listener.accept().unwrap();
+        let accepted = began.elapsed();
+        // Another reading sees that it was accepted.
+        std::thread::sleep(Duration::from_millis(400));
+        let [at_server, at_client] = children.map(ended);
+        let [one] = at_server.connections.as_slice() else { panic!("{at_server:?}") };
+        let waited = Duration::from_nanos(one.accept_wait_ns.unwrap());
+        let [one] = at_client.connections.as_slice() else { panic!("{at_client:?}") };
+        let took = Duration::from_nanos(one.connect_ns.unwrap());
+        assert!(
+            !one.closed && took > Duration::ZERO && took <= connected,
+            "{took:?} {connected:?}"
+        );
+        assert_eq!(one.accept_wait_ns, None);
+        drop((client, server));
+        let is_it = waited + READINGS >= LATE && waited <= accepted + READINGS;
+        if is_it { Ok(()) } else { Err(format!("{waited:?} of {accepted:?}")) }
+    });
 }
