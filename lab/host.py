@@ -108,7 +108,7 @@ class Host:
             overlay(saved / "disk", disk)
             cargo = payload or empty_payload(disks.path)
             hardware = machine.hardware(str(saved), share=False)
-            runs = BOOTS if machine.iommu else RUNS
+            runs = BOOTS if machine.iommu and not machine.has_guest else RUNS
             host = cls(machine, [*runs, *hardware, *_disks(disk, cargo), "-incoming", "defer"], wire)
             with host.stopped_on_error():
                 host._migrate("migrate-incoming", saved / "state")

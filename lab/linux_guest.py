@@ -13,7 +13,7 @@ from . import images
 FOLDER = "/guest"
 DISK = "/disk"
 # What the guest needs for its disk and its network interface.
-MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4", "virtio_net")
+MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4", "virtio_net", "igbvf")
 LIBRARIES = ("libelf.so.1", "libz.so.1", "libgcc_s.so.1", "libm.so.6", "libc.so.6")
 LOADER = "ld-linux-x86-64.so.2"
 
@@ -61,8 +61,22 @@ def nearpath(*words: str) -> str:
     )
 
 
-def qemu(tap: str, mac: str, address: str, memory_mib: int = 320) -> str:
-    """The command that starts the guest in the host; its console is /tmp/guest.console."""
+def on_tap(tap: str, mac: str) -> str:
+    """QEMU's options for an interface on a tap, by vhost."""
+    return (
+        f"-netdev tap,id=net,ifname={tap},script=no,downscript=no,vhost=on"
+        f" -device virtio-net-pci,netdev=net,romfile=,mac={mac}"
+    )
+
+
+def by_vfio(device: str) -> str:
+    """QEMU's options for a device that vfio-pci has: a virtual function of an igb."""
+    return f"-device vfio-pci,host={device}"
+
+
+def qemu(network: str, address: str, memory_mib: int = 320) -> str:
+    """The command that starts the guest in the host, with the options of its interface; its console is
+    /tmp/guest.console."""
     at = f"/mnt{FOLDER}/qemu"
     libraries = f"{at}/lib/x86_64-linux-gnu:{at}/usr/lib/x86_64-linux-gnu"
     return (
@@ -72,8 +86,7 @@ def qemu(tap: str, mac: str, address: str, memory_mib: int = 320) -> str:
         f" -kernel /mnt{FOLDER}/vmlinuz -initrd /mnt{FOLDER}/initrd -serial file:/tmp/guest.console"
         f" -append 'console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable address={address}'"
         " -drive file=/dev/vdb,format=raw,if=none,id=disk,readonly=on -device virtio-blk-pci,drive=disk"
-        f" -netdev tap,id=net,ifname={tap},script=no,downscript=no,vhost=on"
-        f" -device virtio-net-pci,netdev=net,romfile=,mac={mac}"
+        f" {network}"
     )
 
 

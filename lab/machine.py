@@ -79,7 +79,8 @@ class Machine:
     additional words of the kernel command line; `variant` is that of its image (`images.VARIANTS`).
 
     With `iommu`, devices can be given to vfio-pci; those of kernel drivers are not translated, as that is slow here.
-    Programs then need `vfio_iommu_type1 allow_unsafe_interrupts=1`, since interrupts are not remapped.
+    Programs then need `vfio_iommu_type1 allow_unsafe_interrupts=1`, since interrupts are not remapped. One thread then
+    emulates all CPUs, unless a Linux guest is to run in it (`has_guest`), which hangs there.
     """
 
     kernel: str
@@ -89,6 +90,7 @@ class Machine:
     parameters: tuple[str, ...] = ()
     variant: str = ""
     iommu: bool = False
+    has_guest: bool = False
 
     @property
     def command_line(self) -> str:

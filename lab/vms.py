@@ -150,23 +150,34 @@ def start_vm_on_macvtap(host: Host, nic: str, *options: str) -> TinyVm:
     return vm
 
 
-def pass_through(host: Host, nic: str) -> str:
-    """Gives a NIC to vfio-pci; returns its address."""
+def allow_vfio(host: Host) -> None:
+    """Loads KVM and vfio-pci. Interrupts are not remapped."""
     host.check("modprobe -a kvm_amd vfio-pci && modprobe vfio_iommu_type1 allow_unsafe_interrupts=1")
     host.check("echo 1 >/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts")
+
+
+def pass_through(host: Host, nic: str) -> str:
+    """Gives a NIC to vfio-pci; returns its address."""
+    allow_vfio(host)
     return give(host, nic, "vfio-pci")
 
 
 def give(host: Host, nic: str, driver: str) -> str:
     """Takes an interface from the kernel's driver and gives its device to another; returns its address."""
     device = host.check(f"basename $(readlink /sys/class/net/{nic}/device)").strip()
+    host.check(f"ovs-vsctl --if-exists del-port {nic}")
+    give_device(host, device, driver)
+    return device
+
+
+def give_device(host: Host, device: str, driver: str) -> None:
+    """The same with the device's address; it may have no driver."""
     folder = f"/sys/bus/pci/devices/{device}"
     host.check(
-        f"ovs-vsctl --if-exists del-port {nic}; echo {driver} >{folder}/driver_override"
-        f" && echo {device} >{folder}/driver/unbind && echo {device} >/sys/bus/pci/drivers_probe"
-        f" && test $(basename $(readlink {folder}/driver)) = {driver}"
+        f"echo {driver} >{folder}/driver_override"
+        f" && if [ -e {folder}/driver ]; then echo {device} >{folder}/driver/unbind; fi"
+        f" && echo {device} >/sys/bus/pci/drivers_probe && test $(basename $(readlink {folder}/driver)) = {driver}"
     )
-    return device
 
 
 def start_vm_on_device(host: Host, device: str, *options: str) -> TinyVm:

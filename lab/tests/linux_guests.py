@@ -29,7 +29,17 @@ def start_guest(host: Host, tap: str = TAP, mac: str = MAC, address: str = ADDRE
     host.check(
         f"ip tuntap add dev {tap} mode tap vnet_hdr && ip link set {tap} up && ovs-vsctl --may-exist add-port br0 {tap}"
     )
-    job = host.start(f"exec {linux_guest.qemu(tap, mac, address)} >/tmp/guest.printed 2>&1")
+    return started(host, linux_guest.on_tap(tap, mac), address)
+
+
+def start_guest_on_device(host: Host, device: str, address: str) -> Job:
+    """The same with a device that vfio-pci has."""
+    return started(host, linux_guest.by_vfio(device), address)
+
+
+def started(host: Host, network: str, address: str) -> Job:
+    """The guest with QEMU's options of its interface."""
+    job = host.start(f"exec {linux_guest.qemu(network, address)} >/tmp/guest.printed 2>&1")
 
     def is_up() -> bool:
         assert job.running(), host.run("cat /tmp/guest.printed /tmp/guest.console")

@@ -4,12 +4,15 @@ The host sees only the interrupts of such a NIC. The judge is the guest, which c
 the interrupts that brought them.
 """
 
-from lab import Host, Nic
+from lab import Host, Nic, linux_guest
 from lab.fixtures import lab, smoke
-from lab.vms import pass_through, start_program
+from lab.vms import allow_vfio, give_device, pass_through, start_program
 
 from .hosts import TWO_NODES
+from .linux_guests import payload, start_guest_on_device
 from .test_bench_paths import HEADERS, RATE, ROUNDS, SECONDS, SIZE, joined_nics, of_only
+
+__all__ = ["payload"]
 
 NICS = (Nic("e1000e", node=1), Nic("e1000e", node=0))
 NIC, PROBER = "nic1", "nic0"
@@ -47,3 +50,27 @@ def test_a_device_is_split_by_its_interrupts(host: Host) -> None:
     assert whole["p50_ns"] < row["percentiles"]["50"], "the way in is a part of the round trip"
     # Nothing is guessed: the interrupts might be those of any other traffic.
     assert unnamed["vm"] is None and "--vfio" in unnamed["not_split"], unnamed
+
+
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=(Nic("igb", node=1), Nic("igb", node=0)), iommu=True, has_guest=True)
+def test_a_virtual_function_of_a_linux_guest_is_split(host: Host) -> None:
+    joined_nics(host)
+    allow_vfio(host)
+    physical = host.check(f"basename $(readlink /sys/class/net/{NIC}/device)").strip()
+    host.check(
+        f"ip link set {NIC} up && echo 1 >/sys/bus/pci/devices/{physical}/sriov_numvfs"
+        f" && ip link set {NIC} vf 0 mac {MAC}"
+    )
+    device = host.check(f"basename $(readlink /sys/bus/pci/devices/{physical}/virtfn0)").strip()
+    give_device(host, device, "vfio-pci")
+    qemu = start_guest_on_device(host, device, ADDRESS)
+    target = f"vf={ADDRESS}:{linux_guest.REFLECTOR_PORT}"
+    (row,) = of_only(host, [target], "--vfio", "vf=web1", "--load", "none")["paths"]
+    sent = RATE * SECONDS * ROUNDS
+    assert (row["sent"], row["received"], row["not_split"]) == (sent, sent, None), row
+    assert (row["vm"]["pid"], row["vm"]["name"], row["vm"]["device"]) == (qemu.pid, "web1", device), row["vm"]
+    queue = row["vm"]["queue"]
+    counts = {span["span"]: span["count"] for span in queue["spans"]}
+    print(counts, queue)
+    # A probe's arrival and the answer's completion have an interrupt each, if they do not come together.
+    assert 0.9 * sent <= queue["taken"] and counts["whole"] == counts["interrupt_to_kvm"] == queue["taken"], queue
