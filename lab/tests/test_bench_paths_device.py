@@ -1,7 +1,7 @@
 """`nearpath bench paths` to a virtual machine with a NIC of its own (VFIO), whose driver the guest is.
 
-The host sees only the interrupts of such a NIC. The judges are the guest, which counts the probes that it has taken, and
-the kernel, which counts the interrupts.
+The host sees only the interrupts of such a NIC. The judges are the guest, which counts the probes that it has taken,
+and the kernel, which counts the interrupts.
 """
 
 from lab import Host, Nic, linux_guest
