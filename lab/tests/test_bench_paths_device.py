@@ -5,7 +5,7 @@ and the kernel, which counts the interrupts.
 """
 
 from lab import Host, Nic, linux_guest
-from lab.fixtures import lab, smoke
+from lab.fixtures import lab
 from lab.vms import allow_vfio, give_device, pass_through, start_program
 
 from .hosts import TWO_NODES
@@ -22,7 +22,6 @@ ADDRESS, MAC = "10.9.1.50", "52:54:00:aa:00:50"
 HEADERS_OF_NIC = HEADERS - 12
 
 
-@smoke
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=NICS, iommu=True)
 def test_a_device_is_split_by_its_interrupts(host: Host) -> None:
     joined_nics(host)
