@@ -27,16 +27,22 @@ PROBE(irq_handler_entry, "irq_handler_entry")
 {
 	struct cpu *cpu = this_cpu();
 
-	if (cpu)
-		cpu->irq_ns = bpf_ktime_get_ns();
+	if (!cpu)
+		return;
+	cpu->irq_ns = bpf_ktime_get_ns();
+	note_threaded((u32)ctx[0], cpu->irq_ns);
 }
 
 PROBE(irq_handler_exit, "irq_handler_exit")
 {
 	struct cpu *cpu = this_cpu();
 
-	if (cpu)
-		cpu->irq_ns = cpu->device_ns = 0;
+	if (!cpu)
+		return;
+	cpu->irq_ns = 0;
+	/* Another one may interrupt a thread that handles this. */
+	if (cpu->device_irq == (u32)ctx[0])
+		cpu->device_ns = 0;
 }
 
 /* vfio_msihandler(irq, eventfd) */
@@ -271,7 +277,7 @@ static __always_inline void signals(u64 *ctx)
 
 	if (!active || !cpu)
 		return;
-	if (cpu->device_ns) {
+	if (is_in_device_interrupt(cpu)) {
 		device_signals(cpu, eventfd);
 		return;
 	}
@@ -306,7 +312,7 @@ PROBE_FUNCTION(accept_irq, "__apic_accept_irq")
 	struct queue *queue;
 	u64 socket;
 
-	if (cpu && cpu->device_ns) {
+	if (cpu && is_in_device_interrupt(cpu)) {
 		device_reaches(cpu, apic, (u8)ctx[2]);
 		return;
 	}

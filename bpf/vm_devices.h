@@ -5,14 +5,52 @@
  *
  *   MSI -> handler of vfio-pci -> eventfd -> vCPU -> guest
  *
- * The handler signals the eventfd, whose waiter is KVM, before it returns: all of this happens on one CPU with
- * interrupts off. From there on it is as with vhost, with one "packet" for each interrupt (vm_queues.h). An interrupt
- * that the IOMMU posts to the guest is not seen by the host at all.
+ * The handler signals the eventfd, whose waiter is KVM, before it returns: all of this happens on one CPU, with
+ * interrupts off or in the interrupt's thread (threadirqs, PREEMPT_RT). From there on it is as with vhost, with one
+ * "packet" for each interrupt (vm_queues.h). An interrupt that the IOMMU posts to the guest is not seen by the host at
+ * all.
  */
 #ifndef NEARPATH_VM_DEVICES_H
 #define NEARPATH_VM_DEVICES_H
 
 #include "vm_queues.h"
+
+/* Of interrupts whose handlers run in threads: when the interrupt came that the thread has not handled yet, or 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, QUEUES_MAX);
+	__type(key, u32);
+	__type(value, u64);
+} threaded SEC(".maps");
+
+volatile u32 has_threaded;
+
+/* An interrupt comes. */
+static __always_inline void note_threaded(u32 irq, u64 now)
+{
+	u64 *came_ns;
+
+	if (!has_threaded)
+		return;
+	came_ns = bpf_map_lookup_elem(&threaded, &irq);
+	if (came_ns && !*came_ns)
+		*came_ns = now;
+}
+
+/* When the interrupt came whose handler begins in a thread; of the first one it is not known. */
+static __always_inline u64 came_to_thread(u32 irq)
+{
+	u64 *came_ns = bpf_map_lookup_elem(&threaded, &irq), now = bpf_ktime_get_ns(), none = 0;
+
+	if (!came_ns) {
+		bpf_map_update_elem(&threaded, &irq, &none, BPF_NOEXIST);
+		has_threaded = true;
+	} else if (*came_ns) {
+		now = *came_ns;
+		*came_ns = 0;
+	}
+	return now;
+}
 
 /* The handler of an interrupt of vfio-pci begins. (A benchmark counts all that come meanwhile.) */
 static __always_inline void device_interrupts(u32 irq)
@@ -21,9 +59,16 @@ static __always_inline void device_interrupts(u32 irq)
 
 	if (!cpu || beside_stages || only.session == ONLY_NONE)
 		return;
-	cpu->device_ns = cpu->irq_ns ? cpu->irq_ns : bpf_ktime_get_ns();
+	cpu->device_ns = cpu->irq_ns ? cpu->irq_ns : came_to_thread(irq);
+	cpu->device_task = bpf_get_current_task();
 	cpu->device_irq = irq;
 	cpu->device_eventfd = 0;
+}
+
+/* Whether the handler is at work. One that ran in a thread may have left its mark here when it ended. */
+static __always_inline bool is_in_device_interrupt(struct cpu *cpu)
+{
+	return cpu->device_ns && cpu->device_task == bpf_get_current_task();
 }
 
 /* It signals this eventfd. */

@@ -59,10 +59,10 @@ struct cpu {
 	u64 signalling; /* whose eventfd is being signalled, */
 	u64 signaller; /* by which task */
 	u64 is_raised;
-	/* The interrupt of a device that is passed through, while it is handled: since when (0: none); its number; */
-	u64 device_ns, device_irq;
-	u64 device_eventfd; /* that it signalled */
-	u64 unused[13];
+	/* The interrupt of a device that is passed through, while it is handled: since when (0: none), in which task, */
+	u64 device_ns, device_task;
+	u64 device_irq, device_eventfd; /* its number, and what it signalled */
+	u64 unused[12];
 	/* Hardware timestamps, by what became of them (nic_stamps.h). Up to here whole pairs of cache lines. */
 	u64 stamps_used, stamps_ahead, stamps_old, stamps_unconverted, stamps_of_others, stamps_opaque;
 };

@@ -91,13 +91,46 @@ def test_interrupts_of_a_device_are_followed_into_the_guest(host: Host) -> None:
     spans = {span["span"]: span for span in seen["spans"]}
     assert seen["set"] == spans["interrupt_to_kvm"]["count"] == seen["interrupts"], seen
     assert spans["whole"]["count"] == spans["kvm_to_guest"]["count"] == seen["set"], seen
-    assert set(seen["handled_on"]) == {str(IRQ_CPU)} and set(seen["entered_on"]) == {str(VCPU_CPU)}, seen
+    # An interrupt moves when it comes the next time.
+    assert seen["handled_on"][str(IRQ_CPU)] >= 0.9 * seen["interrupts"], seen
+    assert set(seen["entered_on"]) == {str(VCPU_CPU)}, seen
     assert seen["vcpus"] == [0] and seen["deferred"] == seen["posted"] == seen["lost"] == 0, seen
 
     entered, told = median(trace.times(guest)), spans["whole"]["p50_ns"]
     print(f"interrupt to entry: trace {entered:.0f} ns, nearpath {told} ns")
     # A bucket is 4.4% wide, and programs run between the events: more than 10 µs where emulation takes milliseconds.
     assert abs(entered - told) < max(10_000, 0.15 * entered), (entered, told)
+
+
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=E1000E, iommu=True, parameters=("threadirqs",))
+def test_interrupts_that_threads_handle_are_followed_from_their_begin(host: Host) -> None:
+    """A task keeps the thread of the interrupt from its CPU: the time from the interrupt to KVM has this."""
+    device = pass_through(host, "nic0")
+    vm = start_vm_on_device(host, device, "-c", str(VCPU_CPU))
+    irq, _ = interrupt_of(host, device)
+    thread = host.check(f"pgrep '^irq/{irq}-'").strip()
+    host.write(f"/proc/irq/{irq}/smp_affinity_list", str(IRQ_CPU).encode())
+    # Below the hog's priority.
+    host.check(f"chrt -f -p 10 {thread} && taskset -p -c {IRQ_CPU} {thread}")
+    _, before = interrupt_of(host, device)
+    measuring = start_measuring(host, "measure", "vm")
+    send(host, 20, 20)
+    hog = start_hog(host, IRQ_CPU)
+    send(host, 200, 20)
+    document = ended(measuring)
+    host.check(["kill", str(hog.pid)])
+    _, after = interrupt_of(host, device)
+    guest = vm.end()
+    assert len(guest.numbered()) == 220
+    seen = only_interrupt(document, vm.pid)
+    assert len({note.irq for note in guest.numbered()}) <= seen["interrupts"] <= after - before, seen
+    assert seen["set"] == seen["interrupts"], seen
+    spans = {span["span"]: span for span in seen["spans"]}
+    assert spans["whole"]["count"] == seen["set"], seen
+    # The hog runs for 0.3 s of each 0.6 s, and interrupts come while it runs.
+    late = sum(count for upper, count in spans["interrupt_to_kvm"]["buckets"] if upper >= 100_000_000)
+    print(f"{late} of {seen['interrupts']} interrupts were late at their thread")
+    assert late >= 5, spans["interrupt_to_kvm"]
 
 
 @pytest.mark.parametrize(("fault", "part"), [("a task", "vcpu_waited"), ("a quota", "vcpu_throttled")])
