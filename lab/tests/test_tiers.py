@@ -38,7 +38,8 @@ def test_smoke_tests_run_on_each_kernel_given() -> None:
         {test.replace(f"{kernel}-", "") for test in tests if f"{kernel}-" in test} for kernel in kernels
     )
     assert oldest and old == new
-    assert oldest <= old and len(old - oldest) <= 1, old - oldest
+    # Of virtual machines: modules have no types there.
+    assert oldest <= old and all("/test_vm_" in test for test in old - oldest), old - oldest
 
 
 def test_changes_of_a_host_are_tested_first() -> None:
