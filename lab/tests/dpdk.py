@@ -91,7 +91,8 @@ def start_testpmd(host: Host, eal: str, options: str) -> Job:
     testpmd = host.start(f"exec stdbuf -oL {words} <>{STDIN} >{LOG} 2>&1")
 
     def forwards() -> bool:
-        said = host.check(f"cat {LOG}")
+        # Its shell may not have begun yet.
+        said = host.run(f"cat {LOG}").out
         assert testpmd.running(), said
         return "Press enter to exit" in said
 
