@@ -125,6 +125,14 @@
 #define TDT 0x3818
 
 #define A(x) STR(x)
+/* Of the handlers of NICs: the time is in %r8. */
+#define BEGIN \
+    "  push %rax\n push %rbx\n push %rcx\n push %rdx\n push %rsi\n push %rdi\n push %r8\n push %r9\n" \
+    "  rdtsc\n shl $32, %rdx\n or %rax, %rdx\n mov %rdx, %r8\n" \
+    "  incq " A(IRQS) "\n"
+#define END \
+    "  mov $0x80b, %ecx\n xor %eax, %eax\n xor %edx, %edx\n wrmsr\n" /* EOI */ \
+    "  pop %r9\n pop %r8\n pop %rdi\n pop %rsi\n pop %rdx\n pop %rcx\n pop %rbx\n pop %rax\n iretq\n"
 __asm__(
     ".pushsection .rodata\n .balign 16\n"
     "guest_start:\n"
@@ -139,9 +147,7 @@ __asm__(
     "  movq $1, " A(READY) "\n sti\n"
     "1: pause\n jmp 1b\n"
     "guest_handler:\n"
-    "  push %rax\n push %rbx\n push %rcx\n push %rdx\n push %rsi\n push %rdi\n push %r8\n push %r9\n"
-    "  rdtsc\n shl $32, %rdx\n or %rax, %rdx\n mov %rdx, %r8\n"
-    "  incq " A(IRQS) "\n"
+    BEGIN
     "  movzwl " A(LAST) ", %esi\n"
     "2: cmpw " A(USED) "+2, %si\n je 3f\n"
     "  movzbl %sil, %edi\n"                              /* SIZE is 256 */
@@ -167,13 +173,11 @@ __asm__(
     "  mov " A(TX_KICKS) ", %rdi\n and $(" A(NOTES_N) "-1), %edi\n incq " A(TX_KICKS) "\n"
     "  rdtsc\n shl $32, %rdx\n or %rdx, %rax\n mov %rax, " A(KICK_NOTES) "(,%rdi,8)\n"
     "  movzwl " A(PORT_OF) ", %edx\n add $2, %edx\n xor %eax, %eax\n out %ax, %dx\n"
-    "6: mov $0x80b, %ecx\n xor %eax, %eax\n xor %edx, %edx\n wrmsr\n" /* EOI */
-    "  pop %r9\n pop %r8\n pop %rdi\n pop %rsi\n pop %rdx\n pop %rcx\n pop %rbx\n pop %rax\n iretq\n"
+    "6:\n"
+    END
     /* The handler of the NIC that is passed through: LAST is the next descriptor of its ring. */
     "guest_driver:\n"
-    "  push %rax\n push %rbx\n push %rcx\n push %rdx\n push %rsi\n push %rdi\n push %r8\n push %r9\n"
-    "  rdtsc\n shl $32, %rdx\n or %rax, %rdx\n mov %rdx, %r8\n"
-    "  incq " A(IRQS) "\n"
+    BEGIN
     "  mov " A(REGISTERS) "+" A(ICR) ", %eax\n"          /* reading clears it */
     "  movzwl " A(LAST) ", %esi\n"
     "2: mov %esi, %edi\n shl $4, %edi\n testb $1, " A(RING) "+12(%edi)\n jz 3f\n"
@@ -190,8 +194,7 @@ __asm__(
     "5: mov %esi, " A(REGISTERS) "+" A(RDT) "\n"          /* this one is free again */
     "  inc %esi\n and $(" A(SIZE) "-1), %esi\n jmp 2b\n"
     "3: mov %si, " A(LAST) "\n"
-    "  mov $0x80b, %ecx\n xor %eax, %eax\n xor %edx, %edx\n wrmsr\n" /* EOI */
-    "  pop %r9\n pop %r8\n pop %rdi\n pop %rsi\n pop %rdx\n pop %rcx\n pop %rbx\n pop %rax\n iretq\n"
+    END
     /* Returns the datagram in buffer %esi, with its length in the upper half of %rbx, to its sender by the NIC. */
     "guest_reply:\n"
     "  push %rsi\n push %rdi\n"

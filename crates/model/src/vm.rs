@@ -183,9 +183,7 @@ impl VmQueue {
             (&mut self.vcpus, &other.vcpus),
             (&mut self.vcpu_threads, &other.vcpu_threads),
         ] {
-            all.extend(more);
-            all.sort_unstable();
-            all.dedup();
+            add_ids(all, more);
         }
         for (sum, more) in [
             (&mut self.taken, other.taken),
@@ -199,25 +197,22 @@ impl VmQueue {
         ] {
             *sum = sum.saturating_add(more);
         }
-        self.spans = VmSpanKind::ALL
-            .into_iter()
-            .filter_map(|kind| {
-                let spans = [&*self, other].into_iter().filter_map(|queue| queue.span(kind));
-                VmSpan::sum(kind, spans)
-            })
-            .collect();
+        self.spans = VmSpan::sums(&self.spans, &other.spans);
         self.cpus.add(&other.cpus);
         match (&mut self.transmit, &other.transmit) {
             (Some(all), Some(more)) => all.add(more),
             (all @ None, more) => all.clone_from(more),
             (Some(_), None) => {}
         }
-        match (&mut self.late, &other.late) {
-            (Some(all), Some(more)) => all.add(more),
-            (all @ None, more) => all.clone_from(more),
-            (Some(_), None) => {}
-        }
+        VmLate::add_to(&mut self.late, other.late.as_ref());
     }
+}
+
+/// Adds ids that are not there yet; ascending.
+fn add_ids(all: &mut Vec<u32>, more: &[u32]) {
+    all.extend(more);
+    all.sort_unstable();
+    all.dedup();
 }
 
 /// Packets by CPU.
@@ -315,6 +310,14 @@ pub struct VmSpan<K = VmSpanKind> {
     pub max_ns: u64,
     /// `[upper_ns, count]` of each histogram bucket that is not empty, ascending.
     pub buckets: Vec<(u64, u64)>,
+}
+
+impl VmSpan {
+    /// The spans of two queues, or of one at two times, each as one; in the order of the path.
+    fn sums(one: &[Self], other: &[Self]) -> Vec<Self> {
+        let of = |kind| one.iter().chain(other).filter(move |span| span.span == kind);
+        VmSpanKind::ALL.into_iter().filter_map(|kind| Self::sum(kind, of(kind))).collect()
+    }
 }
 
 impl<K> VmSpan<K> {

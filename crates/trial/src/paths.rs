@@ -191,10 +191,6 @@ impl PathVm {
         };
         Some(Self { pid: vm.pid, name: name_of(vm), queue, device: Some(device) })
     }
-
-    fn add(&mut self, other: &Self) {
-        self.queue.merge(&other.queue);
-    }
 }
 
 fn name_of(vm: &MeasuredVm) -> Option<String> {
@@ -284,12 +280,16 @@ fn split_by_device(blocks: &[PathBlock], wanted: &str) -> (Option<PathVm>, Optio
     }
     let found = seen.iter().flat_map(|seen| &seen.vms).filter(|vm| vm.is(wanted));
     let found = found.filter_map(PathVm::of_devices).reduce(|mut all, more| {
-        all.add(&more);
+        all.queue.merge(&more.queue);
         all
     });
-    let missing = found.is_none().then(|| {
-        format!("no interrupt of a device that is passed through to {wanted} came while probes were sent")
-    });
+    let missing = match &found {
+        None => Some(format!(
+            "no interrupt of a device that is passed through to {wanted} came while probes were sent, or the IOMMU \
+             posts them to the guest"
+        )),
+        Some(PathVm { queue, .. }) => followed(queue, queue.taken, "interrupts", &[]),
+    };
     (found, missing)
 }
 
@@ -336,24 +336,29 @@ fn split(blocks: &[PathBlock], sent: u64) -> (Option<PathVm>, Option<String>) {
         };
         return (None, Some(reason));
     };
-    let entered = found.queue.entered();
-    let parts: Vec<String> = [
+    let before = [
         (sent.saturating_sub(started + collided), "did not reach the tap"),
         (collided, "could not be followed at the tap"),
         (started.saturating_sub(found.queue.taken), "were not taken from the tap by vhost"),
         (found.queue.without_interrupt, "needed no interrupt: the guest polled its ring"),
-        (found.queue.deferred, "whose interrupt KVM left to a kernel worker"),
-        (found.queue.posted, "end at the notification: the interrupt is posted"),
-        (found.queue.lost, "could not be followed further"),
-    ]
-    .into_iter()
-    .filter(|(count, _)| *count > 0)
-    .map(|(count, what)| format!("{count} {what}"))
-    .collect();
-    let missing = (entered < sent).then(|| {
-        format!("{entered} of {sent} probes were followed to the guest: {}", parts.join(", "))
-    });
+    ];
+    let missing = followed(&found.queue, sent, "probes", &before);
     (Some(found), missing)
+}
+
+/// How many were followed to the guest, if not all, and what became of the others: `before` they came to KVM, and there.
+fn followed(queue: &VmQueue, all: u64, what: &str, before: &[(u64, &str)]) -> Option<String> {
+    let entered = queue.entered();
+    let there = [
+        (queue.deferred, "whose interrupt KVM left to a kernel worker"),
+        (queue.posted, "end at the notification: the interrupt is posted"),
+        (queue.lost, "could not be followed further"),
+    ];
+    let parts = before.iter().chain(&there).filter(|(count, _)| *count > 0);
+    let parts: Vec<String> = parts.map(|(count, what)| format!("{count} {what}")).collect();
+    (entered < all).then(|| {
+        format!("{entered} of {all} {what} were followed to the guest: {}", parts.join(", "))
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Interrupts of devices that are passed through to virtual machines.
 
 use super::late::VmLate;
-use super::{VmSpan, VmSpanKind, add_by_cpu};
+use super::{VmSpan, VmSpanKind, add_by_cpu, add_ids};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -56,9 +56,7 @@ impl VmDeviceInterrupt {
         for (all, more) in
             [(&mut self.vcpus, &other.vcpus), (&mut self.vcpu_threads, &other.vcpu_threads)]
         {
-            all.extend(more);
-            all.sort_unstable();
-            all.dedup();
+            add_ids(all, more);
         }
         for (sum, more) in [
             (&mut self.interrupts, other.interrupts),
@@ -69,20 +67,10 @@ impl VmDeviceInterrupt {
         ] {
             *sum = sum.saturating_add(more);
         }
-        self.spans = VmSpanKind::ALL
-            .into_iter()
-            .filter_map(|kind| {
-                let spans = [&*self, other].into_iter().filter_map(|one| one.span(kind));
-                VmSpan::sum(kind, spans)
-            })
-            .collect();
+        self.spans = VmSpan::sums(&self.spans, &other.spans);
         add_by_cpu(&mut self.handled_on, &other.handled_on);
         add_by_cpu(&mut self.entered_on, &other.entered_on);
-        match (&mut self.late, &other.late) {
-            (Some(all), Some(more)) => all.add(more),
-            (all @ None, more) => all.clone_from(more),
-            (Some(_), None) => {}
-        }
+        VmLate::add_to(&mut self.late, other.late.as_ref());
     }
 }
 

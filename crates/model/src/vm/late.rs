@@ -18,7 +18,16 @@ impl VmLate {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.packets))
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    /// Adds those of another queue, if there are any.
+    pub(super) fn add_to(all: &mut Option<Self>, more: Option<&Self>) {
+        match (all, more) {
+            (Some(all), Some(more)) => all.add(more),
+            (all @ None, more) => *all = more.cloned(),
+            (Some(_), None) => {}
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
         for more in &other.parts {
             let Some(part) = self.parts.iter_mut().find(|part| part.part == more.part) else {
                 self.parts.push(more.clone());

@@ -235,8 +235,8 @@ fn rest(path: &PathResult) -> Vec<String> {
         let (entered, interrupts) = (vm.queue.entered(), vm.queue.interrupts);
         out.push(match &vm.device {
             Some(device) => format!(
-                "{head}: into {name}{pid} by {}: {} interrupts for {} probes, {entered} reached the guest; the host \
-                 does not see which are the probes'",
+                "{head}: into {name}{pid} by {}: {} interrupts for {} probes, {entered} reached the guest; which of \
+                 them the probes raised is not known",
                 printable(device),
                 vm.queue.taken,
                 path.sent

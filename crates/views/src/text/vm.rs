@@ -108,36 +108,34 @@ fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
+const POSTED: &str =
+    "end at the notification: the interrupt is posted, which the host does not see";
+const LOST: &str = "could not be followed further";
+
+/// Lines of packets or interrupts that were not followed to the guest, with what became of them.
+fn not_followed(counts: &[(u64, &str)]) -> String {
+    let lines = counts.iter().filter(|(count, _)| *count > 0);
+    lines.map(|(count, what)| format!("{count} {what}\n")).collect()
+}
+
 /// An interrupt of a device that is passed through.
 fn device_interrupt(vm: &MeasuredVm, one: &VmDeviceInterrupt) -> String {
     let mut out = String::new();
     let number = format!("interrupt {}", one.irq);
     let name = one.name.as_ref().or(one.device.as_ref()).unwrap_or(&number);
     heading(&mut out, &printable(&format!("{}, {name}", machine(vm))));
-    let (interrupts, vcpus) = (one.interrupts, list(&one.vcpus));
-    let entered = one.entered();
-    line!(out, "{interrupts} interrupts for vCPU {vcpus}, {entered} reached the guest");
-    for (interrupts, what) in [
-        (
-            one.posted,
-            "end at the notification: the interrupt is posted, which the host does not see",
-        ),
+    let (interrupts, entered) = (one.interrupts, one.entered());
+    let vcpus = match one.vcpus.is_empty() {
+        true => String::new(),
+        false => format!(" for vCPU {}", list(&one.vcpus)),
+    };
+    line!(out, "{interrupts} interrupts{vcpus}, {entered} reached the guest");
+    out.push_str(&not_followed(&[
+        (one.posted, POSTED),
         (one.deferred, "were left to a kernel worker or to the process: KVM did not set them"),
-        (one.lost, "could not be followed further"),
-    ] {
-        if interrupts > 0 {
-            line!(out, "{interrupts} {what}");
-        }
-    }
-    let mut table = Table::new(&[
-        left("SPAN"),
-        right("INTERRUPTS"),
-        right("P50"),
-        right("P99"),
-        right("MAX"),
-        left("FROM CPU"),
-        left("TO CPU"),
-    ]);
+        (one.lost, LOST),
+    ]));
+    let mut table = table("INTERRUPTS");
     let (handled, entered) = (&one.handled_on, &one.entered_on);
     for span in &one.spans {
         let to = if span.span == VmSpanKind::InterruptToKvm { handled } else { entered };
@@ -169,19 +167,12 @@ fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
         let (interrupts, vcpus) = (queue.interrupts, list(&queue.vcpus));
         line!(out, "{interrupts} interrupts of vCPU {vcpus}, for {each} packets each");
     }
-    for (packets, what) in [
+    out.push_str(&not_followed(&[
         (queue.without_interrupt, "without an interrupt: the guest polled its ring"),
-        (
-            queue.posted,
-            "end at the notification: the interrupt is posted, which the host does not see",
-        ),
+        (queue.posted, POSTED),
         (queue.deferred, "whose interrupt KVM left to a kernel worker"),
-        (queue.lost, "could not be followed further"),
-    ] {
-        if packets > 0 {
-            line!(out, "{packets} {what}");
-        }
-    }
+        (queue.lost, LOST),
+    ]));
     if !queue.spans.is_empty() || queue.transmit.is_none() {
         out.push_str(&spans(queue));
     }
@@ -245,7 +236,7 @@ fn transmit(sent: &VmTransmit) -> String {
     if sent.collided > 0 {
         line!(out, "{} could not be followed to a NIC", sent.collided);
     }
-    let mut table = table();
+    let mut table = table("PACKETS");
     let cpus = &sent.cpus;
     for span in &sent.spans {
         let (name, from, to) = match span.span {
@@ -260,10 +251,11 @@ fn transmit(sent: &VmTransmit) -> String {
     out
 }
 
-fn table() -> Table {
+/// A table of spans, with what they count.
+fn table(counted: &'static str) -> Table {
     Table::new(&[
         left("SPAN"),
-        right("PACKETS"),
+        right(counted),
         right("P50"),
         right("P99"),
         right("MAX"),
@@ -293,7 +285,7 @@ fn row<K>(
 }
 
 fn spans(queue: &VmQueue) -> String {
-    let mut table = table();
+    let mut table = table("PACKETS");
     let cpus = &queue.cpus;
     for span in &queue.spans {
         let (from, to) = match span.span {
