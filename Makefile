@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-bench-vm lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp bench-memory bench-monitor pictures lint fuzz package package-test clean
+.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-bench-vm lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp bench-memory bench-monitor soak-monitor pictures lint fuzz package package-test clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -97,6 +97,11 @@ bench-monitor: ## Measure what the daemon costs beside node_exporter, six minute
 	@scripts/install-deps build lab
 	$(CARGO) build --release --package nearpath
 	@scripts/bench-monitor target/release/nearpath "$$(scripts/lab prometheus-node-exporter)"
+
+soak-monitor: ## Run the daemon for an hour while namespaces and interfaces come and go: its memory and series stay flat
+	@scripts/install-deps build
+	$(CARGO) build --release --package nearpath
+	@scripts/bench-monitor --soak 3600 target/release/nearpath
 
 pictures: ## Make the pictures of a report and the screen of top in docs/
 	@scripts/install-deps build test pictures

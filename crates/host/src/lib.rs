@@ -30,6 +30,7 @@ mod sockets;
 mod sysctls;
 pub mod timestamping;
 mod topology;
+mod traffic;
 pub mod vms;
 pub mod workers;
 
@@ -47,9 +48,10 @@ pub use pci::{is_pci_address, network_function, read_devices};
 pub use placement::{MemoryReader, MemorySelection, NoProcess, RanOn, unit_of_cgroup};
 pub use power::cpu_frequency;
 pub use processes::{cgroup_of, is_bound, is_own, pid_namespace, thread_cpus};
-pub use read::{Notes, Wanted, read, read_interfaces, read_traffic};
+pub use read::{Notes, Wanted, read, read_interfaces};
 pub use root::*;
 pub use sockets::{
     ConnectionOwner, SocketMemory, TcpDiag, TcpFilter, TcpInfo, TcpSocket, WorkedSocket,
     connection_owners, parse_tcp_socket, read as receiving_sockets, socket_workers,
 };
+pub use traffic::TrafficReader;

@@ -82,24 +82,6 @@ pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
     Ok(host)
 }
 
-/// What changes with the traffic alone, for those who read it each second: topology with the pages of nodes, interrupts,
-/// interfaces and their queues, softnet counters. All else is empty.
-///
-/// # Errors
-/// As [`read`].
-pub fn read_traffic(root: &Root) -> Result<Host, ReadError> {
-    let mut notes = Notes::default();
-    let mut host = Host { schema: HOST_SCHEMA, ..Host::default() };
-    host.topology = topology::read(root, &mut notes);
-    (host.irqs, host.arch_irqs) = irqs::read(root, &mut notes);
-    host.nics = nics::read(root, &host.irqs, &mut notes);
-    host.softnet = counters::softnet(root, &mut notes, &host.topology.online);
-    notes.0.sort();
-    notes.0.dedup();
-    host.unknown = notes.0;
-    Ok(host)
-}
-
 /// The same host with its interrupts and these interfaces read again, and those that are new: what a device brings with
 /// it. All else is as it was read before.
 pub fn read_interfaces(root: &Root, host: &Host, names: &[String]) -> Host {

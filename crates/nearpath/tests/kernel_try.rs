@@ -14,6 +14,7 @@ use nearpath_tune::{find_thread, ticks_since_boot};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::gettid;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -180,12 +181,16 @@ fn a_plan_is_kept_only_when_it_is_better() {
     assert_eq!(scene.journal().as_array().unwrap().len(), changes, "{report}");
 }
 
-/// Trials of a plan that is applied and undone, and that the kernel has no use for: `rps_flow_cnt` counts only beside a global
+/// A plan that is applied and undone, and that the kernel has no use for: `rps_flow_cnt` counts only beside a global
 /// table of flows, and this host has none.
 const IDLE: (&str, &str, &str) = ("idle", "/sys/class/net/np1/queues/rx-0/rps_flow_cnt", "64");
 const TRIALS: usize = 40;
 /// Verdicts of `better` or `worse` of so many trials: at a rate of 5 % there are more once in 70 runs of this test.
 const FALSE_MAX: usize = 5;
+/// As many trials of a plan that helps, between the others, and how many must find it: a trial that never finds anything
+/// is never wrong.
+const CONTROLS: usize = 10;
+const FOUND_MIN: usize = 8;
 
 #[test]
 #[expect(clippy::print_stdout, reason = "the count is what the test is for")]
@@ -196,21 +201,39 @@ fn forty_plans_that_change_nothing_are_rarely_better_or_worse() {
     let Some(scene) = Scene::new() else { return };
     let entries = "/proc/sys/net/core/rps_sock_flow_entries";
     assert_eq!(Root::live().text(entries).unwrap(), "0", "{entries}");
-    let mut verdicts: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
-    for trial in 0..TRIALS {
-        let report = scene.whole_report(&[IDLE], &[]);
+    let mut verdicts: BTreeMap<(bool, String), usize> = BTreeMap::new();
+    let mut widths = Vec::new();
+    let every = TRIALS / CONTROLS + 1;
+    for trial in 0..TRIALS + CONTROLS {
+        let is_control = trial % every == 0;
+        let change = if is_control { WITHOUT_RPS } else { IDLE };
+        let output = scene.trial_of(&[change], &["--cycles", "8", "--block", "500ms"]);
+        // A trial that harm has stopped says worse, and is counted as that.
+        let report = document(&output.wait_with_output().unwrap());
         let verdict = report["verdict"].as_str().unwrap().to_owned();
-        println!("{trial}: {verdict} {} {}", report["delta_percent"], report["ci95"]);
+        let (delta, ci95, stopped) =
+            (&report["delta_percent"], &report["ci95"], &report["stopped"]);
+        println!("{trial} {}: {verdict} {delta} {ci95} {stopped}", change.0);
+        if let [Some(low), Some(high)] = [ci95[0].as_f64(), ci95[1].as_f64()]
+            && !is_control
+        {
+            widths.push((high - low) / 2.0);
+        }
         if report["kept"] == true {
             let mut command = scene.command(&["rollback"]);
             assert!(scene.inside(|| command.output().unwrap()).status.success());
         }
         assert_eq!(scene.journal().as_array().unwrap().len(), 0);
-        *verdicts.entry(verdict).or_default() += 1;
+        assert_eq!(scene.rps(), "1");
+        *verdicts.entry((is_control, verdict)).or_default() += 1;
     }
-    println!("{TRIALS} trials: {verdicts:?}");
-    let wrong: usize = ["better", "worse"].iter().filter_map(|name| verdicts.get(*name)).sum();
+    widths.sort_by(f64::total_cmp);
+    let half = widths[widths.len() / 2];
+    println!("{TRIALS} without effect, {CONTROLS} with (true): {verdicts:?}, ±{half:.1}% (median)");
+    let count = |control: bool, name: &str| verdicts.get(&(control, name.to_owned())).copied();
+    let wrong: usize = ["better", "worse"].iter().filter_map(|name| count(false, name)).sum();
     assert!(wrong <= FALSE_MAX, "{verdicts:?}");
+    assert!(count(true, "better") >= Some(FOUND_MIN), "{verdicts:?}");
 }
 
 #[test]

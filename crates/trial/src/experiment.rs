@@ -5,7 +5,7 @@
 //! cycle in three is a placebo: the change is undone again where it would be made. The first cycle is one, too: what
 //! the host is like without the change is known before the change is made.
 
-use crate::comparison::{CYCLES_MIN, HarmWatch, needs_longer_blocks};
+use crate::comparison::{CYCLES_MIN, HarmWatch, Sign, needs_longer_blocks};
 use nearpath_model::{Block, Cycle, Harm};
 
 /// Placebo cycles: one for so many with the change.
@@ -106,16 +106,23 @@ pub fn run<E: Experiment>(
             let with = state == State::With;
             let harm = match experiment.block()? {
                 Ok(block) => {
-                    let harm = watch.look(&block, with);
+                    let sign = watch.look(&block, with);
                     blocks.push((block, is_with));
-                    harm.map(|what| (what, watch.blocks_with()))
+                    if matches!(sign, Some(Sign::Suspicion(_))) {
+                        state = State::Without;
+                    }
+                    confirmed(experiment, &mut watch, sign)?
                 }
-                Err(what) => Some((what, watch.blocks_with() + usize::from(with))),
+                Err(what) => {
+                    Some(Harm { what, blocks_with: watch.blocks_with() + usize::from(with) })
+                }
             };
             each(4 * number + index + 1);
-            if let Some((what, blocks_with)) = harm {
-                experiment.set(false)?;
-                outcome.stopped = Some(Harm { what, blocks_with });
+            if harm.is_some() {
+                if state == State::With {
+                    experiment.set(false)?;
+                }
+                outcome.stopped = harm;
                 outcome.rest = if order.placebo { Vec::new() } else { blocks };
                 return Ok(outcome);
             }
@@ -130,6 +137,31 @@ pub fn run<E: Experiment>(
     }
     experiment.set(false)?;
     Ok(outcome)
+}
+
+/// The harm that these signs are of. A suspicion is looked into: the change is undone, the host has a block to recover, and
+/// if the next one is still harmful, the change is not the cause. These blocks are no part of a cycle.
+fn confirmed<E: Experiment>(
+    experiment: &mut E,
+    watch: &mut HarmWatch,
+    sign: Option<Sign>,
+) -> Result<Option<Harm>, E::Error> {
+    let blocks_with = watch.blocks_with();
+    let what = match sign {
+        None => return Ok(None),
+        Some(Sign::Harm(what)) => return Ok(Some(Harm { what, blocks_with })),
+        Some(Sign::Suspicion(what)) => what,
+    };
+    experiment.set(false)?;
+    let (Ok(recovery), Ok(after)) = (experiment.block()?, experiment.block()?) else {
+        // A link that is lost now, after the change.
+        return Ok(Some(Harm { what, blocks_with }));
+    };
+    let is_relieved = watch.is_relieved(&after);
+    for block in [recovery, after] {
+        watch.look(&block, false);
+    }
+    Ok(is_relieved.then_some(Harm { what, blocks_with }))
 }
 
 /// What the host is in.
@@ -196,9 +228,12 @@ pub fn run_once<E: Experiment>(
         for _ in 0..blocks {
             let harm = match experiment.block()? {
                 Ok(block) => {
-                    let harm = watch.look(&block, with);
+                    let sign = watch.look(&block, with);
                     sides[usize::from(with)].push(block);
-                    harm.map(|what| (what, watch.blocks_with()))
+                    // It is not made again to find out more.
+                    sign.map(|(Sign::Harm(what) | Sign::Suspicion(what))| {
+                        (what, watch.blocks_with())
+                    })
                 }
                 Err(what) => Some((what, watch.blocks_with() + usize::from(with))),
             };
@@ -219,6 +254,7 @@ pub fn run_once<E: Experiment>(
 mod tests {
     use super::*;
     use nearpath_model::Observed;
+    use std::ops::Range;
 
     /// Records its calls; each block's metric is its number, or ten times that with the change.
     #[derive(Default)]
@@ -230,6 +266,8 @@ mod tests {
         link_lost_at: Option<u32>,
         worse: bool,
         phases: bool,
+        /// The host has other work in these blocks.
+        busy: Range<u32>,
     }
 
     impl Experiment for Written {
@@ -256,7 +294,8 @@ mod tests {
                 return Ok(Err("link lost".to_owned()));
             }
             self.log.push(if self.with { 'B' } else { 'A' });
-            let metric = if self.worse && self.with { 1_000.0 } else { 100.0 };
+            let slow = self.worse && self.with || self.busy.contains(&self.blocks);
+            let metric = if slow { 1_000.0 } else { 100.0 };
             let phase = if self.phases && (self.blocks / 8).is_multiple_of(2) { 2.0 } else { 1.0 };
             let sum = metric * phase + f64::from(self.blocks % 3);
             let observed = Observed::Ratio { sum, count: 1.0 };
@@ -304,7 +343,8 @@ mod tests {
     fn a_harmful_change_is_stopped_in_its_second_block() {
         let mut host = Written { worse: true, ..Written::default() };
         let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA], |_| ()).unwrap();
-        assert_eq!(host.log, "-A=AA=AA+BB-");
+        // It is undone at once; that the host has recovered then is the proof.
+        assert_eq!(host.log, "-A=AA=AA+BB-AA");
         let stopped = outcome.stopped.unwrap();
         assert_eq!(stopped.blocks_with, 2);
         assert_eq!(
@@ -322,6 +362,31 @@ mod tests {
         let Once { before, after, stopped } = run_once(&mut host, 4, |_| ()).unwrap();
         assert_eq!((host.log.as_str(), before.len(), after.len()), ("-AAAA+BB-", 4, 2));
         assert_eq!(stopped.unwrap().blocks_with, 2);
+    }
+
+    #[test]
+    fn a_host_that_is_as_slow_without_the_change_is_no_harm() {
+        // From the first block with the change, to the second after it was undone.
+        let mut host = Written { busy: 6..10, ..Written::default() };
+        let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA], |_| ()).unwrap();
+        assert_eq!(host.log, "-A=AA=AA+BB-AAAA+BB-A-");
+        assert!(outcome.stopped.is_none());
+        assert_eq!(outcome.cycles.len(), 3, "the two further blocks are in none of them");
+        // A change that is harmful is found when the other work has ended.
+        let mut host = Written { busy: 6..10, worse: true, ..Written::default() };
+        let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA, ABBA], |_| ()).unwrap();
+        assert!(outcome.stopped.is_none(), "{}", host.log);
+        let with = |cycle: &Cycle| cycle.with.iter().all(|block| own_ratio(block) > 900.0);
+        assert!(outcome.cycles[1..].iter().all(with));
+        // A link that is lost when the change is undone.
+        let mut host = Written { worse: true, link_lost_at: Some(8), ..Written::default() };
+        let outcome = run(&mut host, &[PLACEBO, ABBA], |_| ()).unwrap();
+        assert_eq!((host.log.as_str(), outcome.stopped.unwrap().blocks_with), ("-A=AA=AA+BB-A", 2));
+    }
+
+    fn own_ratio(block: &Block) -> f64 {
+        let Observed::Ratio { sum, count } = &block.observed else { panic!("{block:?}") };
+        sum / count
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod interrupts;
 pub use interrupts::{Interrupts, parse_interrupts};
 
 use crate::{Notes, ReadError, Root};
-use nearpath_model::{ArchIrq, CpuSet, Irq, NodeId};
+use nearpath_model::{ArchIrq, CpuSet, Irq, IrqNumber, NodeId};
 use std::collections::BTreeMap;
 
 /// The kernel's table of interrupts.
@@ -17,11 +17,17 @@ pub(crate) const TABLE: &str = "/proc/interrupts";
 
 /// Reads all interrupts.
 pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Vec<Irq>, Vec<ArchIrq>) {
+    let (mut irqs, arch) = read_counts(root, notes);
+    read_affinities(root, notes, &mut irqs, |_| true);
+    (irqs, arch)
+}
+
+/// Reads the names and counts of all interrupts.
+pub(crate) fn read_counts(root: &Root, notes: &mut Notes) -> (Vec<Irq>, Vec<ArchIrq>) {
     let table = root.read(TABLE).and_then(|bytes| {
         parse_interrupts(&bytes).map_err(|e| ReadError::new(TABLE, &e.to_string()))
     });
-    let Some(Interrupts { mut irqs, arch, uneven, cut, .. }) = notes.take("host", "irqs", table)
-    else {
+    let Some(Interrupts { irqs, arch, uneven, cut, .. }) = notes.take("host", "irqs", table) else {
         return Default::default();
     };
     for label in uneven {
@@ -38,21 +44,28 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> (Vec<Irq>, Vec<ArchIrq>) {
             &format!("{TABLE}: only the first {} lines were read", irqs.len()),
         );
     }
-    read_affinities(root, notes, &mut irqs);
     (irqs, arch)
 }
 
-/// Adds the contents of `/proc/irq/N` to the interrupts.
-fn read_affinities(root: &Root, notes: &mut Notes, irqs: &mut [Irq]) {
-    fill(irqs, notes, "affinity", |irq, folder| {
+/// Adds the contents of `/proc/irq/N` to these interrupts.
+pub(crate) fn read_affinities(
+    root: &Root,
+    notes: &mut Notes,
+    irqs: &mut [Irq],
+    wanted: impl Fn(IrqNumber) -> bool,
+) {
+    let mut fill = |fact, read: &dyn Fn(&mut Irq, &str) -> Result<(), ReadError>| {
+        fill(irqs.iter_mut().filter(|irq| wanted(irq.irq)), notes, fact, read);
+    };
+    fill("affinity", &|irq, folder| {
         irq.affinity = Some(cpu_set(root, folder, "smp_affinity")?);
         Ok(())
     });
-    fill(irqs, notes, "effective_affinity", |irq, folder| {
+    fill("effective_affinity", &|irq, folder| {
         irq.effective_affinity = Some(cpu_set(root, folder, "effective_affinity")?);
         Ok(())
     });
-    fill(irqs, notes, "node", |irq, folder| {
+    fill("node", &|irq, folder| {
         irq.node = Some(node(root, folder)?);
         Ok(())
     });
@@ -60,14 +73,14 @@ fn read_affinities(root: &Root, notes: &mut Notes, irqs: &mut [Irq]) {
 
 /// Reads one fact of each interrupt, and notes failures once per reason, since most reasons are shared by many
 /// interrupts (a node of -1, a kernel without effective affinities).
-fn fill(
-    irqs: &mut [Irq],
+fn fill<'a>(
+    irqs: impl Iterator<Item = &'a mut Irq>,
     notes: &mut Notes,
     fact: &str,
-    mut read: impl FnMut(&mut Irq, &str) -> Result<(), ReadError>,
+    read: &dyn Fn(&mut Irq, &str) -> Result<(), ReadError>,
 ) {
     let mut failures: BTreeMap<String, (String, Vec<u32>)> = BTreeMap::new();
-    for irq in irqs.iter_mut() {
+    for irq in irqs {
         let folder = format!("/proc/irq/{}", irq.irq);
         if let Err(error) = read(irq, &folder) {
             let (_, of) = failures.entry(error.reason).or_insert((error.what, Vec::new()));

@@ -7,7 +7,7 @@ use super::pace::Pace;
 use crate::collect::{self, Facts, Workers};
 use crate::metrics::Id;
 use crate::recording::rows::{self, FactRows};
-use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted};
+use nearpath_host::{MemoryReader, MemorySelection, Root, TrafficReader, Wanted};
 use nearpath_model::Host;
 use nearpath_tune::{Journal, Live, change_status, steering};
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ pub struct Reader<'a> {
     context: Context<'a>,
     due: BTreeMap<Source, Duration>,
     facts: Facts,
+    traffic: TrafficReader,
     workers: Workers,
     fact_rows: FactRows,
     /// The host at the last diagnosis.
@@ -37,6 +38,7 @@ impl<'a> Reader<'a> {
             context,
             due: BTreeMap::new(),
             facts: Facts::default(),
+            traffic: TrafficReader::default(),
             workers: Workers::default(),
             fact_rows: FactRows::default(),
             diagnosed: None,
@@ -103,7 +105,7 @@ impl<'a> Reader<'a> {
     }
 
     fn facts(&mut self) -> Result<(), String> {
-        let host = nearpath_host::read_traffic(&self.root).map_err(|error| error.to_string())?;
+        let host = self.traffic.read(&self.root).map_err(|error| error.to_string())?;
         self.facts.add(&mut self.context.monitored.store(), &host);
         let now = self.context.monitored.now();
         self.context.monitored.record(|| self.fact_rows.add(&host, now));

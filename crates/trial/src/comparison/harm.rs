@@ -4,6 +4,9 @@
 //! The limits are coarse on purpose. A trial begins with a placebo cycle, so at least four blocks without the change
 //! are known before the first with it; two blocks with it that are both far worse than the worst of those are
 //! enough. Losses, errors and drops stop it in the first block.
+//!
+//! Metric and rate are also those of a host that has other work for some seconds. So they are a suspicion, until the
+//! change has been undone and they are as they were ([`HarmWatch::is_relieved`]).
 
 use super::pool::own;
 use nearpath_model::Block;
@@ -16,6 +19,15 @@ const FAR_FEWER: f64 = 0.5;
 const MANY: f64 = 0.01;
 /// Successive blocks in which metric or rate must be harmful.
 const IN_A_ROW: usize = 2;
+
+/// What a block with the change looks like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sign {
+    /// Harm, whatever else the host does.
+    Harm(String),
+    /// Harm, if it ends with the change.
+    Suspicion(String),
+}
 
 /// What the blocks without the change were like.
 #[derive(Debug, Default)]
@@ -38,8 +50,8 @@ impl HarmWatch {
         self.blocks_with
     }
 
-    /// Takes a block without the change, or returns the harm of one with it.
-    pub fn look(&mut self, block: &Block, with: bool) -> Option<String> {
+    /// Takes a block without the change, or returns the signs of harm in one with it.
+    pub fn look(&mut self, block: &Block, with: bool) -> Option<Sign> {
         if with {
             self.blocks_with += 1;
             return self.harm(block);
@@ -54,35 +66,50 @@ impl HarmWatch {
         None
     }
 
-    fn harm(&mut self, block: &Block) -> Option<String> {
+    /// Whether metric and rate of a block after the change was undone are those of before it.
+    pub fn is_relieved(&self, block: &Block) -> bool {
+        self.worst.is_none_or(|worst| worst.compare(block).1 == [false; 2])
+    }
+
+    fn harm(&mut self, block: &Block) -> Option<Sign> {
         let worst = self.worst?;
         let shares =
             [("lost", block.lost), ("with errors", block.errors), ("dropped", block.drops)];
         for ((what, share), before) in shares.into_iter().zip(worst.shares) {
             if share > before + MANY {
                 let [before, now] = [before, share].map(|share| share * 100.0);
-                return Some(format!(
+                return Some(Sign::Harm(format!(
                     "packets {what}: {now:.1}%, at most {before:.1}% without the plan"
-                ));
+                )));
             }
         }
-        // Without a value of the metric there were no packets, which the rate shows.
-        let times = own(&block.observed).map_or(1.0, |value| value / worst.metric);
-        let fewer = block.rate_per_s / worst.lowest_rate;
-        let harmful = [worst.metric > 0.0 && times > FAR_WORSE, fewer < FAR_FEWER];
+        let ([times, fewer], harmful) = worst.compare(block);
         for (count, is_harmful) in self.in_a_row.iter_mut().zip(harmful) {
             *count = if is_harmful { *count + 1 } else { 0 };
         }
-        match self.in_a_row {
-            [count, _] if count >= IN_A_ROW => Some(format!(
+        let what = match self.in_a_row {
+            [count, _] if count >= IN_A_ROW => format!(
                 "the metric is {times:.1} times that of the worst block without the plan, in {count} blocks"
-            )),
-            [_, count] if count >= IN_A_ROW => Some(format!(
+            ),
+            [_, count] if count >= IN_A_ROW => format!(
                 "packets: {:.0}% of the lowest rate without the plan, in {count} blocks",
                 100.0 * fewer
-            )),
-            _ => None,
-        }
+            ),
+            _ => return None,
+        };
+        // Each suspicion is looked into once.
+        self.in_a_row = [0; 2];
+        Some(Sign::Suspicion(what))
+    }
+}
+
+impl Worst {
+    /// Metric and rate of a block as multiples of these, and which of them are harmful.
+    fn compare(self, block: &Block) -> ([f64; 2], [bool; 2]) {
+        // Without a value of the metric there were no packets, which the rate shows.
+        let times = own(&block.observed).map_or(1.0, |value| value / self.metric);
+        let fewer = block.rate_per_s / self.lowest_rate;
+        ([times, fewer], [self.metric > 0.0 && times > FAR_WORSE, fewer < FAR_FEWER])
     }
 }
 
@@ -90,6 +117,21 @@ impl HarmWatch {
 mod tests {
     use super::*;
     use nearpath_model::Observed;
+
+    /// What was said of harm that needs no more, and of a suspicion.
+    fn harm(sign: Option<Sign>) -> String {
+        match sign {
+            Some(Sign::Harm(said)) => said,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn suspicion(sign: Option<Sign>) -> String {
+        match sign {
+            Some(Sign::Suspicion(said)) => said,
+            other => panic!("{other:?}"),
+        }
+    }
 
     fn block(metric: f64) -> Block {
         let observed = Observed::Ratio { sum: metric, count: 1.0 };
@@ -107,9 +149,12 @@ mod tests {
         assert_eq!(watch.look(&block(310.0), true), None, "a single one may be chance");
         assert_eq!(watch.look(&block(290.0), true), None, "less than twice the worst");
         assert_eq!(watch.look(&block(301.0), true), None);
-        let said = watch.look(&block(450.0), true).unwrap();
+        let said = suspicion(watch.look(&block(450.0), true));
         assert!(said.starts_with("the metric is 3.0 times"), "{said}");
         assert_eq!(watch.blocks_with(), 5);
+        assert!(watch.is_relieved(&block(300.0)) && !watch.is_relieved(&block(301.0)));
+        assert!(!watch.is_relieved(&Block { rate_per_s: 499.0, ..block(100.0) }));
+        assert_eq!(watch.look(&block(450.0), true), None, "it begins to count again");
     }
 
     #[test]
@@ -117,17 +162,17 @@ mod tests {
         let mut watch = HarmWatch::default();
         watch.look(&Block { lost: 0.02, ..block(100.0) }, false);
         assert_eq!(watch.look(&Block { lost: 0.029, ..block(1.0) }, true), None);
-        let said = watch.look(&Block { lost: 0.04, ..block(1.0) }, true).unwrap();
+        let said = harm(watch.look(&Block { lost: 0.04, ..block(1.0) }, true));
         assert_eq!(said, "packets lost: 4.0%, at most 2.0% without the plan");
-        let errors = watch.look(&Block { errors: 0.02, ..block(1.0) }, true).unwrap();
+        let errors = harm(watch.look(&Block { errors: 0.02, ..block(1.0) }, true));
         assert!(errors.starts_with("packets with errors"), "{errors}");
-        let drops = watch.look(&Block { drops: 0.02, ..block(1.0) }, true).unwrap();
+        let drops = harm(watch.look(&Block { drops: 0.02, ..block(1.0) }, true));
         assert!(drops.starts_with("packets dropped"), "{drops}");
         // A path that no packet completes has no value of the metric.
         let none = Observed::Ratio { sum: 0.0, count: 0.0 };
         let silent = Block { observed: none, rate_per_s: 0.0, ..block(1.0) };
         assert_eq!(watch.look(&silent, true), None);
-        let said = watch.look(&silent, true).unwrap();
+        let said = suspicion(watch.look(&silent, true));
         assert_eq!(said, "packets: 0% of the lowest rate without the plan, in 2 blocks");
     }
 }

@@ -17,7 +17,7 @@ mod student;
 mod tail;
 
 pub use autocorrelation::needs_longer_blocks;
-pub use harm::HarmWatch;
+pub use harm::{HarmWatch, Sign};
 pub use holm::correct;
 pub use tail::{Buckets, tail};
 
