@@ -48,7 +48,7 @@ struct {
 	__type(value, struct packet_path);
 } packet_paths_away SEC(".maps");
 
-/* Slow packets and their recorded paths. */
+/* Slow packets and their recorded paths; its size is set by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 8 << 20);

@@ -1,11 +1,13 @@
 //! The server against clients that are slow, many, or wrong.
 
-use nearpath_monitor::http::{Access, CONNECTIONS_MAX, Page, Pages, Server, serve};
+use nearpath_monitor::http::{Access, CONNECTIONS_MAX, CurrentAccess, Page, Pages, Server, serve};
 use nearpath_monitor::runner::Stop;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 struct Fixed;
@@ -23,13 +25,13 @@ impl Pages for Fixed {
 
 /// Runs `test` against a server, which ends with it.
 fn with_server(test: impl FnOnce(SocketAddr)) {
-    with_access(Access::default(), test);
+    with_access(CurrentAccess::fixed(Access::default()), test);
 }
 
-fn with_access(access: Access, test: impl FnOnce(SocketAddr)) {
+fn with_access(access: CurrentAccess, test: impl FnOnce(SocketAddr)) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (server, stop) = (Server::new(Arc::new(Fixed), access), Stop::new().unwrap());
+    let (server, stop) = (Server::new(Arc::new(Fixed), access, &|_| ()), Stop::new().unwrap());
     std::thread::scope(|scope| {
         let accepts = scope.spawn(|| serve(scope, &server, &listener, stop.as_fd()));
         let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(address)));
@@ -152,10 +154,18 @@ fn whoever_does_not_take_the_answer_is_ended() {
 }
 
 /// A web configuration with a certificate of its own.
-fn web_config(folder: &std::path::Path, users: &str) -> Option<Access> {
+fn web_config(folder: &Path, users: &str) -> Option<CurrentAccess> {
     if !nearpath_testing::require_program("openssl") {
         return None;
     }
+    certificate(folder);
+    let text = format!("tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n{users}");
+    std::fs::write(folder.join("web.yml"), text).unwrap();
+    Some(CurrentAccess::of(&folder.join("web.yml")).unwrap())
+}
+
+/// Makes `cert.pem` and `key.pem` in a folder.
+fn certificate(folder: &Path) {
     let made = std::process::Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
         .args(["-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", "key.pem"])
@@ -164,13 +174,10 @@ fn web_config(folder: &std::path::Path, users: &str) -> Option<Access> {
         .output()
         .unwrap();
     assert!(made.status.success());
-    let text = format!("tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n{users}");
-    std::fs::write(folder.join("web.yml"), text).unwrap();
-    Some(Access::read(&folder.join("web.yml")).unwrap())
 }
 
 /// What curl gets: the status and the content.
-fn curl(address: SocketAddr, folder: &std::path::Path, more: &[&str]) -> (Option<i32>, String) {
+fn curl(address: SocketAddr, folder: &Path, more: &[&str]) -> (Option<i32>, String) {
     let resolve = format!("localhost:{}:127.0.0.1", address.port());
     let said = std::process::Command::new("curl")
         .args(["-s", "--max-time", "20", "--cacert", "cert.pem", "--resolve", &resolve])
@@ -223,6 +230,48 @@ fn tls_and_passwords_are_required() {
         );
         assert_eq!(code, Some(0));
         drop(stalled);
+    });
+}
+
+/// As a renewal does: the certificate first, then the key. A scraper goes on all the time, and trusts both certificates.
+#[test]
+fn a_renewed_certificate_is_used_without_a_refused_scrape() {
+    let (folder, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let Some(access) = web_config(folder.path(), "") else { return };
+    if !nearpath_testing::require_program("curl") {
+        return;
+    }
+    let folder = folder.path();
+    certificate(new.path());
+    let read = |folder: &Path, name| std::fs::read_to_string(folder.join(name)).unwrap();
+    let both = format!("{}{}", read(folder, "cert.pem"), read(new.path(), "cert.pem"));
+    with_access(access, |address| {
+        // Both are trusted, so that only a refusal fails; `new` alone says whose certificate it is.
+        std::fs::write(new.path().join("both.pem"), both).unwrap();
+        let trusts = |file: &str| {
+            let file = new.path().join(file);
+            curl(address, folder, &["--cacert", file.to_str().unwrap()]).0 == Some(0)
+        };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let scraper = scope.spawn(|| {
+                let mut scrapes = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    assert!(trusts("both.pem"), "after {scrapes}");
+                    scrapes += 1;
+                }
+                scrapes
+            });
+            assert!(!trusts("cert.pem"));
+            for name in ["cert.pem", "key.pem"] {
+                std::fs::copy(new.path().join(name), folder.join("renewed")).unwrap();
+                std::fs::rename(folder.join("renewed"), folder.join(name)).unwrap();
+                let is_new = trusts("cert.pem");
+                assert_eq!(is_new, name == "key.pem", "the key of {name}");
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(scraper.join().unwrap() > 0);
+        });
     });
 }
 

@@ -33,5 +33,5 @@ pub use require::{
     hosts_dir, lengthy, require_bpf, require_ci, require_kernel, require_lengthy, require_netns,
     require_program, require_root,
 };
-pub use running::Running;
+pub use running::{Running, other_build};
 pub use wait::{PATIENCE, wait_for, with_blocks_long_enough};

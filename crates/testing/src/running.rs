@@ -1,6 +1,13 @@
-//! A child process that ends with its test.
+//! The program under test, and a child process that ends with its test.
 
+use std::path::PathBuf;
 use std::process::Child;
+
+/// Another build of nearpath than that of the tests, if `NEARPATH_BINARY` names one: an optimised one, for figures.
+#[must_use]
+pub fn other_build() -> Option<PathBuf> {
+    std::env::var_os("NEARPATH_BINARY").map(Into::into)
+}
 
 /// A running program; killed on drop, also if the test fails.
 #[derive(Debug)]

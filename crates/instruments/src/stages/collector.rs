@@ -1,5 +1,6 @@
 //! Receives slow packets from the programs, explains each, and keeps the slowest and the sums.
 
+use super::Options;
 use super::blocked::Stacks;
 use super::budget::{budget, remote_memory_bound};
 use super::events::{BLOCK_BYTES, Logs};
@@ -20,8 +21,11 @@ use std::time::{Duration, Instant};
 /// Maximum number of distinct causes; further ones count as unknown.
 const CAUSES_MAX: usize = 4096;
 
-/// Size in bytes of the ring buffer used by the programs (`outliers` in `bpf/packet_path.h`).
-const RING_BYTES: usize = 8 << 20;
+/// Size in bytes of the ring buffer used by the programs (`outliers` in `bpf/packet_path.h`). It is memory of the process,
+/// twice if all of it is in use, as it is mapped twice. Within a limit of overhead there is a slice's at most.
+pub fn ring_bytes(options: &Options) -> u32 {
+    if options.limit.is_some() { 4 << 20 } else { 8 << 20 }
+}
 
 /// How long the packets that were received together are explained. One that has waited for a quarter of a second, with
 /// thousands of events meanwhile, takes about a millisecond (20 in a debug build), and there may be as many as fit.
@@ -30,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The slow packets of a measurement.
 pub struct Collector {
     ring: RingBuffer<'static>,
+    /// As many records as fit into the ring.
+    at_once: usize,
     found: Arc<Mutex<Found>>,
 }
 
@@ -48,16 +54,20 @@ struct Found {
 }
 
 impl Collector {
-    /// Opens the ring buffer; keeps the slowest `keep` packets.
+    /// Opens the ring buffer; keeps the slowest packets, as many as the options say.
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn new(maps: &Maps<'_>, layout: &Layout, keep: usize) -> Result<Self, InstrumentError> {
+    pub fn new(
+        maps: &Maps<'_>,
+        layout: &Layout,
+        options: &Options,
+    ) -> Result<Self, InstrumentError> {
         let found = Found {
             farthest: layout.farthest.clone(),
             tasks: Tasks::new(maps)?,
             slow: Slow::default(),
-            slowest: Slowest::new(layout, keep),
+            slowest: Slowest::new(layout, options.outliers),
             sums: BTreeMap::new(),
             logs: Logs::new(layout.cpus.len()),
             stacks: Stacks::new(&maps.stacks)?,
@@ -75,7 +85,8 @@ impl Collector {
             0
         };
         builder.add(&maps.outliers, take).map_err(refused)?;
-        Ok(Self { ring: builder.build().map_err(refused)?, found })
+        let at_once = ring_bytes(options) as usize / PACKET_PATH_BYTES;
+        Ok(Self { ring: builder.build().map_err(refused)?, at_once, found })
     }
 
     /// Receives at most as much as was there at the start: the programs continue in the meantime, and may be
@@ -86,7 +97,7 @@ impl Collector {
         found.tasks.forget();
         found.until = Some(Instant::now() + PATIENCE);
         drop(found);
-        let _ = self.ring.consume_raw_n(RING_BYTES / PACKET_PATH_BYTES);
+        let _ = self.ring.consume_raw_n(self.at_once);
     }
 
     /// Receives what the programs have sent, and resets the reassembly state: the programs restart.

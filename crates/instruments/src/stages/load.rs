@@ -204,6 +204,7 @@ fn size_maps(
         open.maps.groups.set_max_entries(GROUPS_MAX)?;
         open.maps.cells.set_max_entries(CELLS_MAX)?;
     }
+    open.maps.outliers.set_max_entries(super::collector::ring_bytes(options))?;
     open.maps.packet_paths.set_max_entries(packet_path_slots(options))?;
     if packet_path_slots(options) == 1 {
         open.maps.packet_paths_away.set_max_entries(1)?;

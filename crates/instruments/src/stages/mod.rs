@@ -264,9 +264,8 @@ impl Stages {
         for span in 0..SPANS_MAX {
             reading::set_slow(&slow_spans, span, threshold, left);
         }
-        let keep = self.options.outliers;
         let collector = match self.options.budgets {
-            true => Some(Collector::new(maps, &self.layout, keep)?),
+            true => Some(Collector::new(maps, &self.layout, &self.options)?),
             false => None,
         };
         let mut meter = Meter::new(loaded.skeleton.object());

@@ -56,6 +56,8 @@ struct Tls {
 pub struct Access {
     tls: Option<Arc<ServerConfig>>,
     users: BTreeMap<String, String>,
+    /// Certificate and key.
+    files: Vec<PathBuf>,
     /// Headers that were found right. The lock is held while hashing: guessing takes one CPU at most.
     known: Mutex<Vec<String>>,
 }
@@ -73,7 +75,14 @@ impl Access {
         let folder = file.parent().unwrap_or(Path::new("."));
         let tls = config.tls_server_config.as_ref().map(|tls| server_config(tls, folder));
         let (tls, users) = (tls.transpose()?, config.basic_auth_users);
-        Ok(Self { tls, users, known: Mutex::default() })
+        let files = config.tls_server_config.iter().flat_map(|tls| [&tls.cert_file, &tls.key_file]);
+        let files = files.map(|file| folder.join(file)).collect();
+        Ok(Self { tls, users, files, known: Mutex::default() })
+    }
+
+    /// The files that the configuration names.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     /// The configuration of TLS, if connections are encrypted.

@@ -4,10 +4,12 @@
 //! answer are limited. Whoever connects beyond that is refused at once, so that the daemon is unharmed.
 
 mod access;
+mod current;
 mod request;
 mod server;
 
 pub use access::{Access, AccessError};
+pub use current::{Change, CurrentAccess};
 pub use request::{HEAD_MAX, Method, Refusal, Request, parse};
 pub use server::{CONNECTIONS_MAX, Server, drop_capabilities, serve};
 

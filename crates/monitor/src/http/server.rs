@@ -1,6 +1,7 @@
 //! The threads: one that accepts, and one for each connection.
 
 use super::access::Access;
+use super::current::{Change, CurrentAccess};
 use super::request::{HEAD_MAX, Method, Refusal, Request, parse};
 use super::{Page, Pages, reason};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -26,16 +27,34 @@ const AGAIN: Duration = Duration::from_millis(100);
 const STACK: usize = 256 * 1024;
 
 /// What all threads share.
-pub struct Server {
+pub struct Server<'a> {
     pages: Arc<dyn Pages>,
-    access: Access,
+    access: CurrentAccess,
     connections: AtomicUsize,
+    say: &'a (dyn Fn(&str) + Sync),
 }
 
-impl Server {
-    /// Serves these pages to those who may see them.
-    pub fn new(pages: Arc<dyn Pages>, access: Access) -> Self {
-        Self { pages, access, connections: AtomicUsize::new(0) }
+impl<'a> Server<'a> {
+    /// Serves these pages to those who may see them; reports when that changes.
+    pub fn new(
+        pages: Arc<dyn Pages>,
+        access: CurrentAccess,
+        say: &'a (dyn Fn(&str) + Sync),
+    ) -> Self {
+        Self { pages, access, connections: AtomicUsize::new(0), say }
+    }
+
+    /// The rules for a connection.
+    fn access(&self) -> Arc<Access> {
+        let (access, change) = self.access.now();
+        match change {
+            None => {}
+            Some(Change::Read) => (self.say)("the web configuration has been read again"),
+            Some(Change::Refused(error)) => {
+                (self.say)(&format!("cannot use the changed web configuration: {error}"));
+            }
+        }
+        access
     }
 }
 
@@ -74,7 +93,7 @@ pub fn drop_capabilities() -> io::Result<()> {
 /// Waiting failed. Errors of a connection end that connection alone.
 pub fn serve<'scope>(
     scope: &'scope Scope<'scope, '_>,
-    server: &'scope Server,
+    server: &'scope Server<'scope>,
     listener: &TcpListener,
     stop: BorrowedFd<'_>,
 ) -> io::Result<()> {
@@ -101,7 +120,11 @@ pub fn serve<'scope>(
     }
 }
 
-fn connected<'scope>(scope: &'scope Scope<'scope, '_>, server: &'scope Server, stream: TcpStream) {
+fn connected<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    server: &'scope Server<'scope>,
+    stream: TcpStream,
+) {
     if stream.set_nonblocking(false).is_err() {
         return;
     }
@@ -109,11 +132,13 @@ fn connected<'scope>(scope: &'scope Scope<'scope, '_>, server: &'scope Server, s
         busy(&stream);
         return;
     };
+    // Here, where a file may take a stack as large as it needs.
+    let access = server.access();
     let thread = std::thread::Builder::new().name("http".to_owned()).stack_size(STACK);
     // Without a thread the connection is closed.
     let _ = thread.spawn_scoped(scope, move || {
         let _place = place;
-        let _ = connection(server, stream);
+        let _ = connection(server, &access, stream);
     });
 }
 
@@ -126,14 +151,14 @@ fn busy(stream: &TcpStream) {
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-fn connection(server: &Server, stream: TcpStream) -> io::Result<()> {
+fn connection(server: &Server<'_>, access: &Access, stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let stream = Limited::new(stream, REQUEST_TIME);
-    match server.access.tls() {
-        None => exchange(server, stream)?.close(),
+    match access.tls() {
+        None => exchange(server, access, stream)?.close(),
         Some(config) => {
             let tls = ServerConnection::new(config).map_err(io::Error::other)?;
-            let mut stream = exchange(server, StreamOwned::new(tls, stream))?;
+            let mut stream = exchange(server, access, StreamOwned::new(tls, stream))?;
             stream.conn.send_close_notify();
             stream.flush()?;
             stream.sock.close();
@@ -160,9 +185,9 @@ impl Timed for StreamOwned<ServerConnection, Limited> {
 }
 
 /// Reads a request and answers it.
-fn exchange<S: Timed>(server: &Server, mut stream: S) -> io::Result<S> {
+fn exchange<S: Timed>(server: &Server<'_>, access: &Access, mut stream: S) -> io::Result<S> {
     let (page, is_head) = match read(&mut stream) {
-        Ok(Ok(request)) => (answer(server, &request), request.method == Method::Head),
+        Ok(Ok(request)) => (answer(server, access, &request), request.method == Method::Head),
         Ok(Err(refusal)) => (Page::text(refusal.status(), reason(refusal.status())), false),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
             (Page::text(408, "the request did not arrive in time"), false)
@@ -178,8 +203,8 @@ fn exchange<S: Timed>(server: &Server, mut stream: S) -> io::Result<S> {
     Ok(stream)
 }
 
-fn answer(server: &Server, request: &Request) -> Page {
-    if !server.access.allows(request.authorization.as_deref()) {
+fn answer(server: &Server<'_>, access: &Access, request: &Request) -> Page {
+    if !access.allows(request.authorization.as_deref()) {
         return Page::text(401, "a user and a password are needed");
     }
     let page = server.pages.page(&request.path, &request.accept);

@@ -8,7 +8,7 @@ use super::records;
 use super::stop::Stop;
 use super::systemd::{Notify, passed_listener};
 use crate::exposition::Format;
-use crate::http::{Access, AccessError, Server, drop_capabilities, serve};
+use crate::http::{Access, AccessError, CurrentAccess, Server, drop_capabilities, serve};
 use crate::metrics::Id;
 use crate::recording::{Batch, RecordError};
 use nearpath_host::{Root, Wanted};
@@ -63,18 +63,21 @@ pub struct Outside<'a> {
 /// # Errors
 /// It cannot listen, or the host cannot be read.
 pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
-    let access = match &config.web_config {
-        Some(file) => Access::read(file)?,
-        None => Access::default(),
+    let mut access = match &config.web_config {
+        Some(file) => CurrentAccess::of(file)?,
+        None => CurrentAccess::fixed(Access::default()),
     };
-    let is_encrypted = access.tls().is_some();
+    let is_encrypted = access.now().0.tls().is_some();
+    if !config.insecure && !config.listen.ip().is_loopback() {
+        access.needs_tls();
+    }
     one_arena();
     let listener = listener(config, is_encrypted)?;
     let address = listener.local_addr().unwrap_or(config.listen);
     let (stop, topology) = (Stop::new()?, topology()?);
     let monitored = Arc::new(Monitored::new(config.interval).with_report(config.report));
     let recording = records::open(config)?;
-    let server = Server::new(Arc::clone(&monitored) as Arc<_>, access);
+    let server = Server::new(Arc::clone(&monitored) as Arc<_>, access, outside.say);
     let context = Context {
         config,
         topology: &topology,

@@ -54,7 +54,9 @@ impl Host {
 
     /// Starts nearpath's daemon there.
     pub fn monitor(&mut self, options: &[&str]) {
-        let mut command = self.command(env!("CARGO_BIN_EXE_nearpath"));
+        let built = || env!("CARGO_BIN_EXE_nearpath").into();
+        let binary = nearpath_testing::other_build().unwrap_or_else(built);
+        let mut command = self.command(binary.to_str().unwrap());
         command.args(["monitor", "--listen", &self.daemon().to_string(), "--insecure"]);
         let command = command.args(options).stdout(Stdio::null()).stderr(Stdio::null());
         self.daemon = Some(command.spawn().unwrap());

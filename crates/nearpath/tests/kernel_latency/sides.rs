@@ -20,8 +20,8 @@ pub struct Reflecting {
 /// Starts nearpath in the namespace of a side: the build of these tests, or the optimised one that
 /// `make bench-latency` has built.
 pub fn spawn(pair: &VethPair, side: Side, args: &[&str]) -> Child {
-    let built = env!("CARGO_BIN_EXE_nearpath").into();
-    let binary = std::env::var_os("NEARPATH_BINARY").unwrap_or(built);
+    let built = || env!("CARGO_BIN_EXE_nearpath").into();
+    let binary = nearpath_testing::other_build().unwrap_or_else(built);
     let start = |_| {
         Command::new(&binary)
             .args(args)

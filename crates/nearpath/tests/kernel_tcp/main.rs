@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// The program: another build, or that of another machine, if `NEARPATH_BINARY` names it.
+/// The program: of these tests, or another build.
 fn nearpath() -> PathBuf {
     let built = || env!("CARGO_BIN_EXE_nearpath").into();
-    std::env::var_os("NEARPATH_BINARY").unwrap_or_else(built).into()
+    nearpath_testing::other_build().unwrap_or_else(built)
 }
 
 fn can_run() -> bool {
