@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-bench-vm lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp bench-memory bench-monitor soak-monitor pictures lint fuzz package package-test clean
+.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-bench-vm lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp bench-memory bench-monitor soak-monitor bench-fleet pictures lint fuzz package package-test clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -96,12 +96,17 @@ faults: ## Play every fault scene, and print how often nearpath names the cause 
 bench-monitor: ## Measure what the daemon costs beside node_exporter, six minutes
 	@scripts/install-deps build lab
 	$(CARGO) build --release --package nearpath
-	@scripts/bench-monitor target/release/nearpath "$$(scripts/lab prometheus-node-exporter)"
+	@scripts/bench_monitor.py target/release/nearpath "$$(scripts/lab prometheus-node-exporter)"
+
+bench-fleet: ## Measure what the metrics of 10,000 hosts cost a Prometheus, from the pages of a real daemon
+	@scripts/install-deps build lab
+	$(CARGO) build --release --package nearpath
+	@scripts/bench_fleet.py target/release/nearpath "$$(scripts/lab prometheus)"
 
 soak-monitor: ## Run the daemon for an hour while namespaces and interfaces come and go: its memory and series stay flat
 	@scripts/install-deps build
 	$(CARGO) build --release --package nearpath
-	@scripts/bench-monitor --soak 3600 target/release/nearpath
+	@scripts/bench_monitor.py --soak 3600 target/release/nearpath
 
 pictures: ## Make the pictures of a report and the screen of top in docs/
 	@scripts/install-deps build test pictures

@@ -83,7 +83,7 @@ impl Scene {
     /// error.
     fn report(&self, changes: &[(&str, &str, &str)], args: &[&str]) -> (Value, String) {
         with_blocks_long_enough(|block| {
-            let args = [&["--cycles", "4", "--block", block], args].concat();
+            let args = [&["--cycles", "6", "--block", block], args].concat();
             let output = self.trial_of(changes, &args).wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             if output.status.success() { Ok((document(&output), said)) } else { Err(said) }
@@ -165,7 +165,7 @@ fn document(output: &Output) -> Value {
 fn a_plan_is_kept_only_when_it_is_better() {
     let Some(scene) = Scene::new() else { return };
     let report = scene.whole_report(&[WITHOUT_RPS], &["--metric", "mean"]);
-    assert_eq!(report["blocks"], 16);
+    assert_eq!(report["blocks"], 24);
     assert_eq!((&report["metric"], &report["path"]), (&json!("mean"), &json!("receive")));
     // The mechanism: each packet went to another CPU and back, and now stays on one.
     let hops = |which: &str| report["mechanism"][which]["other_cpu"].as_f64().unwrap();
@@ -253,7 +253,7 @@ fn probes_and_bytes_are_metrics_too() {
     let target = reflector.addresses()[0].to_string();
     let probed = ["--metric", "mean", "--probe", &target];
     let report = scene.whole_report(&[WITHOUT_RPS], &probed);
-    assert_eq!((&report["blocks"], &report["metric"]), (&json!(16), &json!("mean")));
+    assert_eq!((&report["blocks"], &report["metric"]), (&json!(24), &json!("mean")));
     assert_eq!(report["path"], Value::Null, "round trips are not a path of this host");
     assert_eq!(report["kept"], report["verdict"] == "better");
     // A round trip, not the path through one kernel: at least some microseconds.
@@ -400,13 +400,13 @@ fn a_signal_and_a_block_with_too_few_packets_undo_it() {
     assert!(said.contains("plan undone: stopped early by a signal"), "{said}");
     assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
 
-    let output = scene.trial(&["--metric", "p99.9", "--cycles", "4", "--block", "100ms"]);
+    let output = scene.trial(&["--metric", "p99.9", "--cycles", "6", "--block", "100ms"]);
     let said = String::from_utf8_lossy(&output.wait_with_output().unwrap().stderr).into_owned();
     assert!(said.contains("are too few for p99.9: 10000 needed"), "{said}");
     assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
 
     // The reader's host forwards nothing: the error lists the paths that it has.
-    let args = ["--metric", "forward:mean", "--cycles", "4", "--block", "500ms"];
+    let args = ["--metric", "forward:mean", "--cycles", "6", "--block", "500ms"];
     let said = scene.trial(&args).wait_with_output().unwrap().stderr;
     let said = String::from_utf8_lossy(&said);
     assert!(said.contains("no packet completed a forward path; available: receive:mean"), "{said}");
@@ -458,7 +458,7 @@ fn threads_that_are_born_in_a_block_are_put_back_as_it_ends() {
     assert_ne!(before, after, "there are two CPUs");
     let thread = find_thread(&Root::live(), std::process::id(), parent).unwrap();
     // Nothing is that much better, so it is undone in the end.
-    let args = ["--cycles", "4", "--block", "400ms", "--metric", "mean", "--minimum-effect", "100"];
+    let args = ["--cycles", "6", "--block", "400ms", "--metric", "mean", "--minimum-effect", "100"];
     let change = json!({
         "id": "thread", "kind": "thread_affinity", "target": thread.to_string(), "before": before,
         "after": after, "why": "a test", "finding": null, "persist": [], "reboot": false,

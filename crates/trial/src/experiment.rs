@@ -5,7 +5,7 @@
 //! cycle in three is a placebo: the change is undone again where it would be made. The first cycle is one, too: what
 //! the host is like without the change is known before the change is made.
 
-use crate::comparison::{CYCLES_MIN, HarmWatch, Sign, needs_longer_blocks};
+use crate::comparison::{HarmWatch, PLACEBOS_MIN, Sign, needs_longer_blocks};
 use nearpath_model::{Block, Cycle, Harm};
 
 /// Placebo cycles: one for so many with the change.
@@ -53,7 +53,7 @@ impl Order {
     /// A random order of so many cycles with the change, and a third of all for the placebo.
     pub fn random(cycles: usize, seed: u64) -> Vec<Self> {
         let mut random = fastrand::Rng::with_seed(seed);
-        let placebos = (cycles / PLACEBO_EVERY).max(CYCLES_MIN);
+        let placebos = (cycles / PLACEBO_EVERY).max(PLACEBOS_MIN);
         let mut placebo: Vec<bool> = (1..placebos + cycles).map(|n| n < placebos).collect();
         random.shuffle(&mut placebo);
         placebo.insert(0, true);

@@ -19,7 +19,7 @@ use nearpath_model::{
     Comparison, Harm, Hops, Moved, Step, TRIAL_SCHEMA, Tail, Thresholds, TrialDesign, TrialReport,
     Verdict,
 };
-use nearpath_trial::comparison::{CYCLES_MIN, compare, compare_once, compare_stopped, correct};
+use nearpath_trial::comparison::{compare, compare_once, compare_stopped, correct};
 use nearpath_trial::experiment::{self, Once, Order, Outcome};
 use nearpath_tune::{Executor, Live};
 use std::fmt;
@@ -28,6 +28,9 @@ use switched::Switched;
 
 /// What a settling time is taken for until it is measured.
 const SETTLING: Duration = Duration::from_millis(500);
+
+/// Least number of cycles whose blocks a change that is made once gets on each side.
+const ONCE_MIN: usize = 8;
 
 /// The configuration of a trial.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +62,7 @@ impl TrialConfig {
 
     /// Number of blocks on each side of a change that is made once.
     fn blocks_once(&self) -> usize {
-        2 * self.cycles.max(2 * CYCLES_MIN)
+        2 * self.cycles.max(ONCE_MIN)
     }
 
     fn thresholds(&self) -> Thresholds {

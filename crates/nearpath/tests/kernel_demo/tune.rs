@@ -21,7 +21,7 @@ fn the_path_is_fixed_and_everything_undone() {
     let shown: Value = with_blocks_long_enough(|block| {
         let mut command = Command::new(NEARPATH);
         let output =
-            command.args(SHORT).args(["--cycles", "4", "--block", block]).output().unwrap();
+            command.args(SHORT).args(["--cycles", "6", "--block", block]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("namespaces removed"), "{said}");
         if output.status.success() {

@@ -48,6 +48,16 @@ impl Estimate {
         Self { error: self.error * factor, ..self }
     }
 
+    /// With an error so large that the probability of chance is at least this: the interval of a test (Miettinen,
+    /// Estimability and Estimation in Case-Referent Studies, 1976).
+    pub(super) fn with_at_least(self, p_value: f64) -> Self {
+        if self.middle == 0.0 || p_value <= self.p_value() {
+            return self;
+        }
+        let share = (p_value * NOMINAL).min(1.0);
+        Self { error: self.middle.abs() / student::quantile(share, self.freedom).max(1e-9), ..self }
+    }
+
     /// The interval that misses the true value with this probability.
     pub(super) fn interval(&self, missed: f64) -> [f64; 2] {
         let half = self.error * student::quantile(missed * NOMINAL, self.freedom);
@@ -82,6 +92,20 @@ mod tests {
         let same = Estimate::of_mean(&[2.0; 5]).unwrap();
         assert_eq!((same.interval(0.05), same.p_value()), ([2.0, 2.0], 0.0));
         assert_eq!(Estimate::of_mean(&[0.0; 5]).unwrap().p_value(), 1.0);
+    }
+
+    #[test]
+    fn a_larger_probability_of_chance_widens_the_interval() {
+        let found = Estimate::of_mean(&[1.0, 1.1, 0.9, 1.2, 0.8, 1.0]).unwrap();
+        assert!(found.p_value() < 0.001 && found.interval(0.05)[0] > 0.0);
+        assert_eq!(found.with_at_least(1e-9), found);
+        for p in [0.04, 0.05, 0.06, 0.5, 1.0] {
+            let wider = found.with_at_least(p);
+            assert!((wider.p_value() - p).abs() < 0.01, "{p}: {}", wider.p_value());
+            let [low, high] = wider.interval(0.05);
+            assert_eq!(low > 1e-6, p < 0.05, "{p}: {low} to {high}");
+            assert!((f64::midpoint(low, high) - found.middle).abs() < 1e-6);
+        }
     }
 
     #[test]

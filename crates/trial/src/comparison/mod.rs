@@ -3,7 +3,8 @@
 //!
 //! Drift that is linear within a cycle of four blocks cancels out, as both halves have the same mean time. The packets
 //! of all blocks of a kind are pooled ([`pool`]), and the logarithm of the metric is compared, so that a change is a
-//! ratio. Its uncertainty is that of the cycles ([`jackknife`]). Placebo cycles, in which the change is undone instead
+//! ratio. Its uncertainty is that of the cycles ([`jackknife`]), and at least what the trial's own lots say
+//! ([`randomization`]). Placebo cycles, in which the change is undone instead
 //! of made, are compared in the same way: what they show is not an effect of the change.
 
 mod autocorrelation;
@@ -13,6 +14,7 @@ mod holm;
 mod jackknife;
 mod once;
 mod pool;
+mod randomization;
 mod student;
 mod tail;
 
@@ -32,8 +34,11 @@ pub fn value(block: &Block) -> Option<f64> {
     pool::own(&block.observed)
 }
 
-/// Minimum number of cycles for a confidence interval.
-pub const CYCLES_MIN: usize = 4;
+/// Minimum number of cycles for a confidence interval: with fewer, the lots that were drawn show nothing
+/// ([`randomization`]).
+pub const CYCLES_MIN: usize = 6;
+/// The same of placebo cycles, for which the jackknife is enough.
+pub(crate) const PLACEBOS_MIN: usize = 4;
 /// Probability of chance in confidence intervals.
 const CHANCE: f64 = 0.05;
 
@@ -46,9 +51,13 @@ pub fn compare(cycles: &[Cycle], thresholds: &Thresholds) -> Option<Comparison> 
     if real.is_empty() {
         return None;
     }
-    let placebo = estimate(&placebos).map(|found| (found, 4 * placebos.len()));
+    let placebo = estimate(&placebos, PLACEBOS_MIN).map(|found| (found, 4 * placebos.len()));
     let guards = guards::guards(&real, thresholds, 1.0);
-    let found = estimate(&real);
+    let found = estimate(&real, CYCLES_MIN).map(|found| match found.p_value() {
+        // What the jackknife does not find is not looked at again.
+        chance if chance > CHANCE => found,
+        _ => found.with_at_least(randomization::p_value(&real).unwrap_or(1.0)),
+    });
     Some(Comparison {
         autocorrelation: autocorrelation::autocorrelation(cycles),
         ..comparison(sides(&real)?, &real, found, placebo, guards, thresholds)
@@ -168,8 +177,8 @@ fn sides(cycles: &[&Cycle]) -> Option<[f64; 2]> {
 }
 
 /// The logarithm of the ratio of the two sides; `None` with too few cycles.
-fn estimate(cycles: &[&Cycle]) -> Option<Estimate> {
-    if cycles.len() < CYCLES_MIN {
+fn estimate(cycles: &[&Cycle], least: usize) -> Option<Estimate> {
+    if cycles.len() < least {
         return None;
     }
     let [without, with] = pools(cycles)?;

@@ -39,7 +39,7 @@ impl Pool {
     }
 
     /// Adds a block, or takes it away.
-    fn add(&mut self, observed: &Observed, away: bool) {
+    pub(super) fn add(&mut self, observed: &Observed, away: bool) {
         let sign = if away { -1.0 } else { 1.0 };
         match (self, observed) {
             (Self::Latencies { counts, .. }, Observed::Latencies { buckets, .. }) => {
@@ -68,7 +68,9 @@ impl Pool {
     pub(super) fn value(&self) -> Option<f64> {
         let value = match self {
             Self::Latencies { percentile, counts } => {
-                let buckets: Vec<(usize, u64)> = counts.iter().copied().enumerate().collect();
+                let filled = |(_, count): &(usize, u64)| *count > 0;
+                let buckets: Vec<(usize, u64)> =
+                    counts.iter().copied().enumerate().filter(filled).collect();
                 interpolated_ns(&buckets, *percentile)?
             }
             // Half a sample more, so that none above the limit is a small share and not nothing.

@@ -2,7 +2,7 @@
 //! differ by more than chance, resemble their neighbours, and drift.
 
 use super::*;
-use crate::experiment::Order;
+use crate::experiment::{Experiment, Order, Outcome, run};
 use nearpath_model::histogram::{BUCKETS, bounds};
 use std::sync::LazyLock;
 
@@ -28,24 +28,32 @@ struct Host {
     drift: f64,
     /// Probability of a block that a disturbance makes slower, by up to a half.
     disturbed: f64,
+    /// Probability that a burst of other work begins with a block; it lasts three blocks on average, and makes them up to
+    /// sixteen times slower. As on a machine on which compilers run.
+    bursts: f64,
 }
 
-static HOSTS: [Host; 6] = [
-    Host { name: "white noise", deviation: 0.05, correlation: 0.0, drift: 0.0, disturbed: 0.0 },
-    Host { name: "correlated", deviation: 0.05, correlation: 0.6, drift: 0.0, disturbed: 0.0 },
-    Host {
-        name: "strongly correlated",
-        deviation: 0.05,
-        correlation: 0.9,
-        drift: 0.0,
-        disturbed: 0.0,
-    },
-    Host { name: "drifting", deviation: 0.05, correlation: 0.3, drift: 0.01, disturbed: 0.0 },
-    Host { name: "disturbed", deviation: 0.04, correlation: 0.3, drift: 0.0, disturbed: 0.04 },
-    Host { name: "all of it", deviation: 0.05, correlation: 0.6, drift: -0.005, disturbed: 0.03 },
+const CALM: Host = Host {
+    name: "white noise",
+    deviation: 0.05,
+    correlation: 0.0,
+    drift: 0.0,
+    disturbed: 0.0,
+    bursts: 0.0,
+};
+static HOSTS: [Host; 7] = [
+    CALM,
+    Host { name: "correlated", correlation: 0.6, ..CALM },
+    Host { name: "strongly correlated", correlation: 0.9, ..CALM },
+    Host { name: "drifting", correlation: 0.3, drift: 0.01, ..CALM },
+    Host { name: "disturbed", deviation: 0.04, correlation: 0.3, disturbed: 0.04, ..CALM },
+    Host { name: "all of it", correlation: 0.6, drift: -0.005, disturbed: 0.03, ..CALM },
+    Host { name: "bursts", correlation: 0.3, bursts: 0.08, ..CALM },
 ];
+/// Probability that a burst ends with a block.
+const BURST_ENDS: f64 = 1.0 / 3.0;
 
-/// All of them in the lengthy tier, else the last two.
+/// All of them in the lengthy tier, else the last three.
 fn hosts() -> &'static [Host] {
     if nearpath_testing::lengthy() { &HOSTS } else { &HOSTS[4..] }
 }
@@ -121,22 +129,54 @@ struct Simulated {
     random: fastrand::Rng,
     deviation: f64,
     blocks: i32,
+    /// How much slower the burst makes it, that is under way.
+    burst: Option<f64>,
+    /// What a change multiplies latencies by, and whether it is made.
+    effect: f64,
+    with: bool,
+}
+
+impl Experiment for Simulated {
+    type Error = std::convert::Infallible;
+
+    fn set(&mut self, with: bool) -> Result<(), Self::Error> {
+        self.with = with;
+        Ok(())
+    }
+
+    fn placebo(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn block(&mut self) -> Result<Result<Block, String>, Self::Error> {
+        let effect = if self.with { self.effect } else { 1.0 };
+        Ok(Ok(self.next(effect)))
+    }
+
+    /// Longer blocks would have less noise; as many packets as before are the harder case.
+    fn lengthen(&mut self) {}
 }
 
 impl Simulated {
-    fn new(host: Host, seed: u64) -> Self {
+    fn new(host: Host, seed: u64, effect: f64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let deviation = host.deviation * normal(&mut random);
-        Self { host, random, deviation, blocks: 0 }
+        Self { host, random, deviation, blocks: 0, burst: None, effect, with: false }
     }
 
-    fn block(&mut self, effect: f64) -> Block {
-        let Host { deviation, correlation, drift, disturbed, .. } = self.host;
+    fn next(&mut self, effect: f64) -> Block {
+        let Host { deviation, correlation, drift, disturbed, bursts, .. } = self.host;
         let own = deviation * (1.0 - correlation * correlation).sqrt() * normal(&mut self.random);
         self.deviation = correlation * self.deviation + own;
         self.blocks += 1;
         let disturbance =
             if self.random.f64() < disturbed { 1.0 + 0.5 * self.random.f64() } else { 1.0 };
+        let changes = if self.burst.is_some() { BURST_ENDS } else { bursts };
+        if bursts > 0.0 && self.random.f64() < changes {
+            let slower = (4.0 * self.random.f64()).exp2();
+            self.burst = if self.burst.is_some() { None } else { Some(slower) };
+        }
+        let disturbance = disturbance * self.burst.unwrap_or(1.0);
         let slower = (self.deviation + drift * f64::from(self.blocks)).exp() * disturbance;
         let observed = latencies(&mut self.random, effect * slower);
         let mut around = |value: f64| value * (0.03 * normal(&mut self.random)).exp();
@@ -153,24 +193,13 @@ impl Simulated {
 
 /// A trial in which the change multiplies latencies.
 fn trial(host: Host, seed: u64, effect: f64) -> Verdict {
-    let mut simulated = Simulated::new(host, seed);
-    let mut watch = HarmWatch::default();
-    let mut cycles = Vec::new();
-    for order in Order::random(CYCLES, seed) {
-        let effect = if order.placebo { 1.0 } else { effect };
-        let (mut without, mut with) = (Vec::new(), Vec::new());
-        for is_with in order.blocks() {
-            let block = simulated.block(if is_with { effect } else { 1.0 });
-            if watch.look(&block, is_with && !order.placebo).is_some() {
-                return Verdict::Worse;
-            }
-            if is_with { with.push(block) } else { without.push(block) }
-        }
-        let pair = |blocks: Vec<Block>| <[Block; 2]>::try_from(blocks).unwrap();
-        let (without, with) = (pair(without), pair(with));
-        cycles.push(Cycle { without, with, placebo: order.placebo, with_first: order.with_first });
+    let mut simulated = Simulated::new(host, seed, effect);
+    let Ok(outcome) = run(&mut simulated, &Order::random(CYCLES, seed), |_| ());
+    let Outcome { cycles, stopped, .. } = outcome;
+    match stopped {
+        Some(_) => Verdict::Worse,
+        None => compare(&cycles, &Thresholds::default()).unwrap().verdict,
     }
-    compare(&cycles, &Thresholds::default()).unwrap().verdict
 }
 
 fn count(host: Host, trials: u64, effect: f64, is_wanted: impl Fn(Verdict) -> bool) -> u64 {
@@ -206,9 +235,9 @@ fn a_tenth_is_found() {
 
 /// Blocks of a change that is made once, 24 before and 24 after it.
 fn once(host: Host, seed: u64, effect: f64) -> Verdict {
-    let mut simulated = Simulated::new(host, seed);
-    let before: Vec<Block> = (0..24).map(|_| simulated.block(1.0)).collect();
-    let after: Vec<Block> = (0..24).map(|_| simulated.block(effect)).collect();
+    let mut simulated = Simulated::new(host, seed, effect);
+    let before: Vec<Block> = (0..24).map(|_| simulated.next(1.0)).collect();
+    let after: Vec<Block> = (0..24).map(|_| simulated.next(effect)).collect();
     compare_once(&before, &after, &Thresholds::default()).unwrap().verdict
 }
 

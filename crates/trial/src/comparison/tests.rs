@@ -25,26 +25,31 @@ fn varying(values: impl IntoIterator<Item = f64>) -> Vec<Cycle> {
 
 #[test]
 fn numbers_are_those_of_the_blocks() {
-    let found = compared(&varying([80.0; 5]));
-    assert_eq!((found.blocks, found.verdict), (20, Verdict::Better));
+    let found = compared(&varying([80.0; 6]));
+    assert_eq!((found.blocks, found.verdict), (24, Verdict::Better));
     assert!((found.baseline - 100.0).abs() < 1e-9 && (found.with_plan - 80.0).abs() < 1e-9);
     assert!((found.delta_percent + 20.0).abs() < 1e-9);
-    assert_eq!((found.placebo, found.p_value), (None, Some(0.0)));
-    assert_eq!(compared(&varying([99.5; 5])).verdict, Verdict::NoDifference);
+    // Of 64 exchanges of halves, none and all are as far apart.
+    assert_eq!(found.placebo, None);
+    assert!((found.p_value.unwrap() - 2.0 / 64.0).abs() < 1e-6, "{found:?}");
+    assert_eq!(compared(&varying([99.9; 6])).verdict, Verdict::NoDifference);
     let found = compared(&varying([90.0, 130.0, 80.0, 101.0, 122.0, 77.0]));
     assert_eq!(found.verdict, Verdict::Inconclusive, "{found:?}");
     let [low, high] = found.ci95.unwrap();
     assert!(low < found.delta_percent && found.delta_percent < high, "{found:?}");
-    assert_eq!(compared(&varying([130.0, 125.0, 120.0, 128.0])).verdict, Verdict::Worse);
+    assert_eq!(
+        compared(&varying([130.0, 125.0, 120.0, 128.0, 131.0, 126.0])).verdict,
+        Verdict::Worse
+    );
 }
 
 #[test]
 fn a_host_that_differs_from_itself_shows_no_effect() {
-    let mut cycles = varying([80.0, 82.0, 81.0, 79.0]);
+    let mut cycles = varying([80.0, 82.0, 81.0, 79.0, 80.5, 81.5]);
     let placebo = |with| Cycle { placebo: true, ..cycle(block(100.0), block(with)) };
     let calm = [99.0, 101.0, 100.5, 99.5].map(placebo);
     let found = compared(&[&cycles[..], &calm].concat());
-    assert_eq!((found.verdict, found.blocks), (Verdict::Better, 16));
+    assert_eq!((found.verdict, found.blocks), (Verdict::Better, 24));
     assert!(!found.placebo.unwrap().shows_a_difference(), "{found:?}");
     // The writes alone make it faster.
     cycles.extend([85.0, 86.0, 84.0, 85.0].map(placebo));
@@ -56,14 +61,14 @@ fn a_host_that_differs_from_itself_shows_no_effect() {
 
 #[test]
 fn a_gain_that_costs_too_much_is_worse() {
-    let gain = |with: Block| compared(&vec![cycle(block(100.0), with); 5]);
+    let gain = |with: Block| compared(&vec![cycle(block(100.0), with); 6]);
     let busy = gain(Block { cpus_busy: 1.5, ..block(50.0) });
     assert_eq!(busy.verdict, Verdict::Worse);
     assert_eq!(busy.guards.cpus_busy.state, GuardState::Violated);
     assert_eq!(busy.guards.lost.state, GuardState::Holds);
     let little =
         cycle(Block { cpus_busy: 0.02, ..block(100.0) }, Block { cpus_busy: 0.1, ..block(50.0) });
-    assert_eq!(compared(&vec![little; 5]).verdict, Verdict::Better, "five times nothing");
+    assert_eq!(compared(&vec![little; 6]).verdict, Verdict::Better, "five times nothing");
     let states = |block: Block| {
         let Guards { lost, errors, drops, rate_per_s, .. } = gain(block).guards;
         [lost, errors, drops, rate_per_s].map(|guard| guard.state == GuardState::Violated)
@@ -94,7 +99,7 @@ fn a_guard_that_noise_hides_does_not_hold() {
 fn a_rate_is_reported_as_a_rate() {
     // Half a second per event, then 0.4: 2 per second, then 2.5.
     let with = |with| cycle(block(0.5), block(with));
-    let found = compared(&[with(0.4), with(0.4), with(0.38), with(0.4)]);
+    let found = compared(&[0.4, 0.4, 0.38, 0.4, 0.41, 0.39].map(with));
     let rate = found.clone().of_rate();
     assert!((rate.baseline - 2.0).abs() < 1e-9 && rate.with_plan > 2.5, "{rate:?}");
     assert!((rate.with_plan / rate.baseline - 1.0 - rate.delta_percent / 100.0).abs() < 1e-9);
@@ -152,16 +157,17 @@ fn a_change_made_once_is_compared_before_and_after() {
 
 #[test]
 fn many_trials_find_something_by_chance() {
-    let mut one = compared(&varying([80.0, 70.0, 90.0, 80.0]));
+    let helps = [80.0, 70.0, 90.0, 80.0, 85.0, 75.0];
+    let mut one = compared(&varying(helps));
     let p = one.p_value.unwrap();
     assert!(one.verdict == Verdict::Better && p > 0.005 && p < 0.05, "{one:?}");
     let mut others: Vec<Comparison> =
-        (0..9).map(|_| compared(&varying([90.0, 110.0, 100.0, 101.0]))).collect();
+        (0..9).map(|_| compared(&varying([90.0, 110.0, 100.0, 101.0, 95.0, 104.0]))).collect();
     let mut all: Vec<&mut Comparison> = others.iter_mut().chain([&mut one]).collect();
     correct(&mut all);
     assert_eq!(one.verdict, Verdict::Inconclusive);
     assert!((one.p_adjusted.unwrap() - 10.0 * p).abs() < 1e-9);
-    let mut alone = compared(&varying([80.0, 70.0, 90.0, 80.0]));
+    let mut alone = compared(&varying(helps));
     correct(&mut [&mut alone]);
     assert_eq!(alone.verdict, Verdict::Better);
 }

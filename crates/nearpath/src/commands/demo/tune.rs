@@ -39,7 +39,7 @@ even when killed: the journal is in memory.
 
 EXAMPLES
   nearpath demo tune                    about a minute
-  nearpath demo tune --cycles 4 --block 500ms
+  nearpath demo tune --cycles 6 --block 500ms
   nearpath demo tune --json | jq '.trial | {baseline, with_plan, verdict}'";
 
 /// Arguments of `demo tune`.
