@@ -1,6 +1,7 @@
 //! The instrument `vm`: the latency of packets from the host's NIC into virtual machines, by vhost-net and KVM. The
 //! method is described in `docs/vm.md`.
 
+mod backends;
 mod devices;
 mod late;
 mod load;
@@ -163,7 +164,8 @@ impl<'a> VmPackets<'a> {
         let counter = |of: fn(&load::types::counters) -> u64| {
             variables.map_or(0, |variables| of(&variables.counters))
         };
-        let vms = reading::read(loaded, self.root, vms, &self.taps, self.wanted.slow_ns);
+        let signals_lost = variables.map_or(0, |variables| variables.signals_lost);
+        let vms = reading::read(loaded, self.root, vms, &self.taps, self.wanted);
         let nic_stamps = stamps.as_ref().map(|stamps| {
             // Of those that were converted, packets without a known interrupt do not begin at the NIC.
             let spans = vms.iter().flat_map(|vm| &vm.queues);
@@ -178,7 +180,9 @@ impl<'a> VmPackets<'a> {
             started: counter(|c| c.started),
             collided: counter(|c| c.collided),
             unseen: counter(|c| c.unknown),
-            lost: counter(|c| c.no_queue).saturating_add(counter(|c| c.no_slot)),
+            lost: [counter(|c| c.no_queue), counter(|c| c.no_slot), signals_lost]
+                .into_iter()
+                .fold(0, u64::saturating_add),
             not_available: loaded.missing.clone(),
             events_lost: meter.runs(loaded.skeleton.object()).missed,
             cost: meter.cost(),
