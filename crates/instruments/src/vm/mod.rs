@@ -10,7 +10,7 @@ mod reading;
 mod transmit;
 
 use crate::kernel::{Kernel, Meter, clocks_now, clocks_since};
-use crate::stamps::{Candidates, Stamps};
+use crate::stamps::{Candidates, Stamps, Upper, uppers};
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use load::{Loaded, PROBES};
@@ -30,6 +30,8 @@ pub struct VmPackets<'a> {
     root: &'a Root,
     /// Names of interfaces by index.
     taps: BTreeMap<u32, String>,
+    /// Devices that stand on NICs, by which packets come.
+    uppers: Vec<Upper>,
     cpus: usize,
     /// What is measured besides the packets into virtual machines.
     wanted: load::Wanted,
@@ -64,6 +66,7 @@ impl<'a> VmPackets<'a> {
         Self {
             root,
             taps,
+            uppers: uppers(&host.nics),
             cpus,
             wanted: load::Wanted::default(),
             from_nics: false,
@@ -143,8 +146,11 @@ impl<'a> VmPackets<'a> {
         };
         let has_stamps = stamping.any_usable();
         let mut loaded = load::load(&kernel, self.cpus, self.wanted, stages, has_stamps)?;
-        let stamps =
-            stamping.watch(&loaded.skeleton.maps.nics, &loaded.skeleton.maps.nic_clocks)?;
+        let stamps = stamping.watch(
+            &loaded.skeleton.maps.nics,
+            &loaded.skeleton.maps.nic_clocks,
+            &self.uppers,
+        )?;
         let mut meter = Meter::new(loaded.skeleton.object());
         if stages.is_some() {
             // As the cost of the stages does, whose limit is common.
