@@ -9,6 +9,8 @@
 #define NEARPATH_NIC_STAMPS_H
 
 #define NICS_MAX 64
+/* With devices that stand on NICs (VLANs, macvtaps). */
+#define NICS_AND_UPPERS_MAX 1024
 /*
  * An older timestamp does not belong to this packet, or the clock was set: any other delay of a second between
  * NIC and stack would have overflowed the NIC's ring.
@@ -31,11 +33,12 @@ struct nic {
 
 /*
  * Row of a device in nic_clocks. A device without a row does not timestamp: the timestamp is then of a device
- * that the packet passed before, as a forwarded packet keeps it.
+ * that the packet passed before, as a forwarded packet keeps it. A device that stands on one NIC alone may have the row of
+ * that, for whoever sees its packets after they have passed it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, NICS_MAX);
+	__uint(max_entries, NICS_AND_UPPERS_MAX);
 	__type(key, struct nic);
 	__type(value, u32);
 } nics SEC(".maps");

@@ -6,7 +6,7 @@
  *        (a)                (b)     (c)                       (d)
  *
  * and from there to the NIC (vm_transmit.h). If the NIC timestamps, the path begins there (nic_stamps.h). Of devices that
- * are passed through, the interrupts (vm_devices.h).
+ * are passed through, the interrupts (vm_devices.h), and of those that a process serves, what it writes (vm_backends.h).
  *
  * Each step is joined to the next by a pointer, never by time: a packet by its sk_buff from the tap to the vhost
  * worker; the worker's ring by the socket of the tap's queue (vhost_virtqueue.private_data); the ring's interrupt by
@@ -18,6 +18,7 @@
  */
 #include "vm_queues.h"
 #include "vm_devices.h"
+#include "vm_backends.h"
 #include "vm_transmit.h"
 #include "vm_late.h"
 
@@ -281,6 +282,8 @@ static __always_inline void signals(u64 *ctx)
 		device_signals(cpu, eventfd);
 		return;
 	}
+	if (counts_kicks)
+		kicks_eventfd(eventfd);
 	/* Another one, from an interrupt: what KVM does next is not for this queue. */
 	cpu->signalling = 0;
 	if (!cpu->queue)
@@ -304,6 +307,29 @@ PROBE_FUNCTION(eventfd_signal, "eventfd_signal")
 	signals(ctx);
 }
 
+/* eventfd_write(file, …): a process writes to an eventfd. */
+PROBE_FUNCTION(eventfd_write, "eventfd_write")
+{
+	struct file *file = (struct file *)address_of(ctx[0]);
+
+	if (active && !beside_stages && only.session != ONLY_NONE)
+		begins_signal((u64)BPF_CORE_READ(file, private_data));
+}
+
+/* irqfd_wakeup(wait, …): KVM waits for an eventfd that is written to, or signalled. */
+PROBE_FUNCTION(irqfd_wakeup, "irqfd_wakeup")
+{
+	if (active && !beside_stages && only.session != ONLY_NONE)
+		backend_interrupts(address_of(ctx[0]));
+}
+
+/* ioeventfd_write(vcpu, device, …): the guest kicks, if the address and the value are those of the device. */
+PROBE_FUNCTION(ioeventfd_write, "ioeventfd_write")
+{
+	if (active)
+		begins_kick(address_of(ctx[1]));
+}
+
 /* __apic_accept_irq(apic, mode, vector, …): KVM gives the interrupt to a vCPU. */
 PROBE_FUNCTION(accept_irq, "__apic_accept_irq")
 {
@@ -316,6 +342,8 @@ PROBE_FUNCTION(accept_irq, "__apic_accept_irq")
 		device_reaches(cpu, apic, (u8)ctx[2]);
 		return;
 	}
+	if (cpu && backend_reaches(cpu, apic, (u8)ctx[2]))
+		return;
 	if (!cpu || !cpu->signalling || cpu->signaller != bpf_get_current_task())
 		return;
 	socket = cpu->signalling;

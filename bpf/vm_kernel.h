@@ -38,6 +38,10 @@ struct tap_queue {
 
 struct eventfd_ctx;
 
+struct wait_queue_entry {
+	unsigned int flags;
+};
+
 struct vhost_vring_call {
 	struct eventfd_ctx *ctx;
 };

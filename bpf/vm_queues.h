@@ -25,7 +25,7 @@ enum span {
 	SPAN_NIC, /* at the NIC until its interrupt */
 	SPAN_IRQ, /* (a) interrupt to NET_RX */
 	SPAN_HANDLER, /* (b) NET_RX to the tap, where vhost is woken */
-	SPAN_VHOST, /* (c) tap, or device's interrupt, to KVM's interrupt */
+	SPAN_VHOST, /* (c) tap, device's interrupt, or backend's write, to KVM's interrupt */
 	SPAN_VHOST_WAIT, /* of which: until the worker runs, if it was woken for the packet */
 	SPAN_HALTED, /* (d) interrupt to entry: of a vCPU that was halted, */
 	SPAN_POLLING, /* that polled before halting, */
@@ -62,7 +62,9 @@ struct cpu {
 	/* The interrupt of a device that is passed through, while it is handled: since when (0: none), in which task, */
 	u64 device_ns, device_task;
 	u64 device_irq, device_eventfd; /* its number, and what it signalled */
-	u64 unused[12];
+	/* Of an interrupt that a process writes: its eventfd, until KVM gives it to a vCPU, and the task. */
+	u64 backend_eventfd, backend_task;
+	u64 unused[10];
 	/* Hardware timestamps, by what became of them (nic_stamps.h). Up to here whole pairs of cache lines. */
 	u64 stamps_used, stamps_ahead, stamps_old, stamps_unconverted, stamps_of_others, stamps_opaque;
 };
@@ -102,7 +104,8 @@ struct taken {
 
 /*
  * A queue of a virtual machine: the socket of a tap's queue. Written by its worker. Or an interrupt of a device that is
- * passed through, by its eventfd (vm_devices.h): written by the interrupt, which never runs on two CPUs at once.
+ * passed through, by its eventfd (vm_devices.h): written by the interrupt, which never runs on two CPUs at once. Or one
+ * that a process writes, by its eventfd (vm_backends.h): written under the eventfd's lock.
  */
 struct queue {
 	u32 index; /* of its histograms and CPUs */
@@ -113,8 +116,8 @@ struct queue {
 	u32 vector;
 	u32 count; /* packets of the batch that is not yet signalled */
 	u32 used; /* of which are in the used ring */
-	u32 irq; /* of a device that is passed through; 0: a queue of a tap */
-	u32 unused;
+	u32 irq; /* of a device that is passed through, or 0 */
+	u32 is_backend; /* whether a process writes the interrupts: the number is the eventfd's (vm_backends.h) */
 	u64 eventfd;
 	u64 signalled_ns; /* 0: the guest wants no interrupt */
 	u64 signaller;

@@ -42,10 +42,6 @@ enum transmit_point {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-struct wait_queue_entry {
-	unsigned int flags;
-};
-
 struct vhost_work {
 	unsigned long flags;
 };

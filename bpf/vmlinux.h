@@ -483,6 +483,7 @@ struct sched_info {
 struct task_struct {
 	int pid;
 	struct pid *thread_pid;
+	struct mm_struct *mm;
 	struct task_struct *group_leader;
 	struct css_set *cgroups;
 	struct files_struct *files;

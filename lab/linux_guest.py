@@ -80,7 +80,8 @@ def qemu(network: str, address: str, memory_mib: int = 320) -> str:
     at = f"/mnt{FOLDER}/qemu"
     libraries = f"{at}/lib/x86_64-linux-gnu:{at}/usr/lib/x86_64-linux-gnu"
     return (
-        f"{at}/lib64/{LOADER} --library-path {libraries} {at}/usr/bin/qemu-system-x86_64"
+        # Not by lib64, a link to the loader of the host, whose C library may be another.
+        f"{at}/lib/x86_64-linux-gnu/{LOADER} --library-path {libraries} {at}/usr/bin/qemu-system-x86_64"
         f" -L {at}/usr/share/qemu -L {at}/usr/share/seabios -name guest=web1,debug-threads=on"
         f" -nodefaults -display none -machine pc,usb=off -accel kvm -cpu host -m {memory_mib} -smp 1"
         f" -kernel /mnt{FOLDER}/vmlinuz -initrd /mnt{FOLDER}/initrd -serial file:/tmp/guest.console"

@@ -3,7 +3,8 @@
 QEMU's igb (82576) stamps a frame that matches an EtherType filter with the 1588 bit, if the second byte after the
 Ethernet header is PTP version 2 and the first is the configured message type. The driver writes such a
 filter for PTP's EtherType. Here it is changed to IPv4, whose header starts with 0x45 and the type of service:
-frames with TOS 2 are stamped, and no others. The register holds one stamp until it is read.
+frames with TOS 2 are stamped, and no others. Of a frame with a VLAN tag these two bytes are the tag's: those of VLAN 2
+can be stamped likewise. The register holds one stamp until it is read.
 """
 
 import json
@@ -20,12 +21,16 @@ PARAMETERS = ("iomem=relaxed",)
 
 STAMPED_TOS = 2
 PLAIN_TOS = 0
+STAMPED_VLAN = 2
+# EtherType, and the first byte after the Ethernet header, of what is stamped.
+IPV4, VLAN = ("0x0800", "0x45"), ("0x8100", "0x00")
 
-# Sets up the NIC `nic`: `register` reads and writes, `offset` converts its time.
+# Sets up the NIC `nic`: `register` reads and writes, `offset` converts its time. The last arguments are what it stamps.
 STAMPING_NIC = """
 import ctypes, fcntl, json, mmap, os, select, socket, struct, sys, time
 
 nic = sys.argv[1]
+ether_type, first = (int(word, 16) for word in sys.argv[-2:])
 
 SIOCSHWTSTAMP, FILTER_PTP_V2_EVENT = 0x89B0, 12
 config = ctypes.create_string_buffer(struct.pack("iii", 0, 0, FILTER_PTP_V2_EVENT))
@@ -41,8 +46,8 @@ memory = mmap.mmap(resource, 0x20000)
 def register(at):
     return ctypes.c_uint32.from_buffer(memory, at)
 
-register(ETQF3).value = 0x0800 | FILTER_ENABLE | FILTER_1588
-register(TSYNCRXCFG).value = 0x45 << 8
+register(ETQF3).value = ether_type | FILTER_ENABLE | FILTER_1588
+register(TSYNCRXCFG).value = first << 8
 register(RXSATRH).value
 
 (clock,) = os.listdir(f"/sys/class/net/{nic}/device/ptp")
@@ -152,7 +157,7 @@ class Stamped:
         self.host = host
         self.folder = host.check("mktemp -d").strip()
         inside = ["ip", "netns", "exec", netns] if netns else []
-        self.reader: Job = host.start([*inside, "python3", "-c", READER, nic, str(port), self.folder])
+        self.reader: Job = host.start([*inside, "python3", "-c", READER, nic, str(port), self.folder, *IPV4])
         wait_until(self._is_ready, "the reader is bound")
         self.sender = host.peer.start([sys.executable, "-c", SENDER, address, str(port)], stdin=subprocess.PIPE)
 
@@ -186,10 +191,10 @@ class Stamped:
 class Watched:
     """A stamping NIC of the guest, whose packets are judged: how long it had each before the stack."""
 
-    def __init__(self, host: Host, nic: str = "nic0") -> None:
+    def __init__(self, host: Host, nic: str = "nic0", what: tuple[str, str] = IPV4) -> None:
         self.host = host
         self.folder = host.check("mktemp -d").strip()
-        self.watcher: Job = host.start(["python3", "-c", WATCHER, nic, self.folder])
+        self.watcher: Job = host.start(["python3", "-c", WATCHER, nic, self.folder, *what])
         wait_until(self._is_ready, "the watcher is bound")
 
     def _is_ready(self) -> bool:

@@ -12,7 +12,7 @@ mod guest;
 mod late;
 mod transmit;
 
-pub use device::VmDeviceInterrupt;
+pub use device::{VmBackendInterrupt, VmDevice, VmDeviceInterrupt, VmInterrupt, VmKicks, VmWriter};
 pub use guest::{GuestLate, GuestSpan, GuestWait, VcpuPause, VcpuPauses};
 pub use late::{VmLate, VmLatePart, VmPart};
 pub use transmit::{VmTransmit, VmTransmitCpus, VmTransmitSpanKind};
@@ -70,7 +70,7 @@ impl VmMeasurement {
         !self.vms.is_empty()
     }
 
-    /// All queues of each virtual machine as one, and all interrupts of each of its devices.
+    /// All queues of each virtual machine as one, and all interrupts of each of its devices and backends.
     pub fn merge_queues(&mut self) {
         for vm in &mut self.vms {
             let merged = vm.queues.drain(..).reduce(|mut all, queue| {
@@ -78,14 +78,9 @@ impl VmMeasurement {
                 all
             });
             vm.queues.extend(merged);
-            let mut devices: Vec<VmDeviceInterrupt> = Vec::new();
-            for one in vm.device_interrupts.drain(..) {
-                match devices.iter_mut().find(|known| known.device == one.device) {
-                    Some(all) => all.merge(&one),
-                    None => devices.push(one),
-                }
-            }
-            vm.device_interrupts = devices;
+            let devices = &mut vm.device_interrupts;
+            VmInterrupt::merged(devices, |one, other| one.device == other.device);
+            VmInterrupt::merged(&mut vm.backend_interrupts, |one, other| one.pid == other.pid);
         }
     }
 }
@@ -104,6 +99,12 @@ pub struct MeasuredVm {
     /// Interrupts of devices that are passed through to it (VFIO), by device and name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_interrupts: Vec<VmDeviceInterrupt>,
+    /// Interrupts that processes write to it (vhost-user), by process and eventfd.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backend_interrupts: Vec<VmBackendInterrupt>,
+    /// Kicks of devices that processes serve, by process; `None` if they are not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend_kicks: Option<Vec<VmKicks>>,
     /// Waits of its vCPUs; `None` without a limit for late packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pauses: Option<VcpuPauses>,
@@ -261,6 +262,8 @@ pub enum VmSpanKind {
     VhostWakeup,
     /// From the interrupt of a device that is passed through to KVM's.
     InterruptToKvm,
+    /// From a process's write to the eventfd to KVM's interrupt.
+    WriteToKvm,
     /// (d) From KVM's interrupt to the entry into the guest.
     KvmToGuest,
     /// Those of (d) whose vCPU was halted, and had to be woken.
@@ -277,13 +280,14 @@ pub enum VmSpanKind {
 
 impl VmSpanKind {
     /// All, in the order of the path.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NicToInterrupt,
         Self::InterruptToHandler,
         Self::HandlerToVhost,
         Self::VhostToKvm,
         Self::VhostWakeup,
         Self::InterruptToKvm,
+        Self::WriteToKvm,
         Self::KvmToGuest,
         Self::Halted,
         Self::Polling,

@@ -5,7 +5,7 @@
 
 use crate::background::BackgroundReport;
 use crate::latency::{LatencyReport, samples_beyond};
-use nearpath_model::vm::{MeasuredVm, VmCpus, VmMeasurement, VmQueue};
+use nearpath_model::vm::{MeasuredVm, VmCpus, VmDevice, VmMeasurement, VmQueue};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -174,7 +174,8 @@ impl PathVm {
             all.merge(&one);
             all
         })?;
-        let device = all.device.or(all.name).unwrap_or_else(|| format!("interrupt {}", all.irq));
+        let VmDevice { device, name, irq } = all.source;
+        let device = device.or(name).unwrap_or_else(|| format!("interrupt {irq}"));
         let queue = VmQueue {
             tap: device.clone(),
             vcpus: all.vcpus,
@@ -364,7 +365,7 @@ fn followed(queue: &VmQueue, all: u64, what: &str, before: &[(u64, &str)]) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::vm::{VmDeviceInterrupt, VmSpan, VmSpanKind};
+    use nearpath_model::vm::{VmDevice, VmDeviceInterrupt, VmSpan, VmSpanKind};
     use serde_json::json;
 
     fn latency(values: &[u64]) -> LatencyReport {
@@ -427,14 +428,19 @@ mod tests {
         let with = |pid: u32, interrupts: u64| {
             let span = VmSpan::new(VmSpanKind::Whole, &[(100, interrupts)], 9);
             let one = VmDeviceInterrupt {
-                device: Some("0000:81:10.0".to_owned()),
-                irq: 77,
+                source: VmDevice {
+                    device: Some("0000:81:10.0".to_owned()),
+                    irq: 77,
+                    ..VmDevice::default()
+                },
                 interrupts,
                 set: interrupts,
                 spans: span.into_iter().collect(),
                 ..VmDeviceInterrupt::default()
             };
-            let device_interrupts = vec![one.clone(), VmDeviceInterrupt { irq: 78, ..one }];
+            let mut other = one.clone();
+            other.source.irq = 78;
+            let device_interrupts = vec![one, other];
             let vm = MeasuredVm { pid: Some(pid), device_interrupts, ..MeasuredVm::default() };
             VmMeasurement { vms: vec![vm], ..VmMeasurement::default() }
         };

@@ -6,12 +6,12 @@ use golden_files::{golden, golden_json};
 use nearpath_model::histogram::bucket;
 use nearpath_model::memory::{NotAvailable, UsedDevice};
 use nearpath_model::vm::{
-    GuestLate, GuestSpan, GuestWait, MeasuredVm, VmCpus, VmDeviceInterrupt, VmLate, VmLatePart,
-    VmMeasurement, VmPart, VmQueue, VmSpan, VmSpanKind, VmTransmit, VmTransmitCpus,
-    VmTransmitSpanKind,
+    GuestLate, GuestSpan, GuestWait, MeasuredVm, VmBackendInterrupt, VmCpus, VmDevice,
+    VmDeviceInterrupt, VmKicks, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan,
+    VmSpanKind, VmTransmit, VmTransmitCpus, VmTransmitSpanKind, VmWriter,
 };
 use nearpath_model::{
-    CpuId, CpuSet, Direction, NodeId, TapKind, Unknown, Vcpu, Vm, VmTap, VmThread, Vms,
+    CpuId, CpuSet, Direction, NodeId, TapKind, Unknown, Vcpu, Vm, VmBackend, VmTap, VmThread, Vms,
 };
 use nearpath_views::text;
 use std::collections::BTreeMap;
@@ -49,6 +49,11 @@ fn one_vm() -> Vm {
         vhost_net: 3,
         vhost_others: BTreeMap::from([("vsock".to_owned(), 1)]),
         eventfds: 12,
+        backends: vec![VmBackend {
+            pid: 902,
+            comm: "ovs-vswitchd".to_owned(),
+            eventfds: vec![57, 58, 61, 62],
+        }],
         devices: vec![UsedDevice {
             device: "/dev/vfio/12".to_owned(),
             name: Some("0000:81:10.0".to_owned()),
@@ -143,9 +148,11 @@ fn packets_into_virtual_machines() {
 #[test]
 fn interrupts_of_devices_passed_through() {
     let interrupt = |irq: u32, count: u64| VmDeviceInterrupt {
-        device: Some("0000:81:10.0".to_owned()),
-        name: Some(format!("vfio-msix[{}](0000:81:10.0)", irq - 77)),
-        irq,
+        source: VmDevice {
+            device: Some("0000:81:10.0".to_owned()),
+            name: Some(format!("vfio-msix[{}](0000:81:10.0)", irq - 77)),
+            irq,
+        },
         vcpus: vec![irq - 77],
         vcpu_threads: vec![4720],
         interrupts: count,
@@ -184,6 +191,54 @@ fn interrupts_of_devices_passed_through() {
     let first = said.lines().next().unwrap();
     let expected = "1 queue, 210 interrupts of 1 device passed through in 10.0 s";
     assert!(first.contains(expected), "{first}");
+}
+
+#[test]
+fn interrupts_that_processes_write() {
+    let interrupt = |eventfd: u32, tid: u32, count: u64| VmBackendInterrupt {
+        source: VmWriter { eventfd, pid: 902, tid, comm: "pmd-c03/id:8".to_owned() },
+        vcpus: vec![eventfd - 57],
+        vcpu_threads: vec![4720],
+        interrupts: count,
+        set: count,
+        spans: vec![
+            span(VmSpanKind::WriteToKvm, &[1_900; 90]),
+            span(VmSpanKind::KvmToGuest, &[9_000; 90]),
+            span(VmSpanKind::Halted, &[9_000; 90]),
+            span(VmSpanKind::Whole, &[11_000; 90]),
+        ],
+        handled_on: BTreeMap::from([(3, 90)]),
+        entered_on: BTreeMap::from([(4, 88), (5, 2)]),
+        ..VmBackendInterrupt::default()
+    };
+    let kicks = |pid: u32, comm: &str, eventfds: &[(u32, u64)]| VmKicks {
+        pid,
+        comm: comm.to_owned(),
+        eventfds: eventfds.iter().copied().collect(),
+    };
+    let vm = MeasuredVm {
+        pid: Some(4711),
+        name: Some("web1".to_owned()),
+        backend_interrupts: vec![
+            interrupt(57, 917, 90),
+            VmBackendInterrupt { posted: 30, deferred: 1, lost: 2, ..interrupt(58, 902, 120) },
+            interrupt(59, 0, 7),
+        ],
+        backend_kicks: Some(vec![
+            kicks(902, "ovs-vswitchd", &[]),
+            kicks(950, "virtiofsd\x1b", &[(61, 12), (62, 3)]),
+        ]),
+        ..MeasuredVm::default()
+    };
+    let mut measured =
+        VmMeasurement { duration_s: 10.0, vms: vec![vm], ..VmMeasurement::default() };
+    let waited = (VmPart::VcpuWaited, 14, [("stress-ng", 14)].as_slice());
+    measured.vms[0].backend_interrupts[0].late = late(&[waited, (VmPart::Vhost, 1, &[])]);
+    golden("vm-backends.txt", &text::vm(&measured));
+    golden_json("vm-backends.json", &with_few_buckets(&measured));
+    measured.merge_queues();
+    let [all] = measured.vms[0].backend_interrupts.as_slice() else { panic!("one process") };
+    assert_eq!((all.interrupts, all.set, all.posted, all.entered()), (217, 217, 30, 270));
 }
 
 fn with_few_buckets(measured: &VmMeasurement) -> VmMeasurement {

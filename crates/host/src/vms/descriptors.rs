@@ -24,7 +24,7 @@ pub(super) struct Descriptors {
     /// Those of other kinds of vhost.
     pub vhost_others: BTreeMap<String, u32>,
     /// Event descriptors.
-    pub eventfds: u32,
+    pub eventfds: Vec<u32>,
     /// Queues by tap.
     pub taps: BTreeMap<(TapKind, String), u32>,
     /// Files of VFIO.
@@ -33,11 +33,22 @@ pub(super) struct Descriptors {
     pub incomplete: Option<String>,
 }
 
-/// Reads the descriptors of a process; `None` if it has none of KVM.
+/// What a process has open.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Open {
+    /// A virtual machine.
+    Machine(Descriptors),
+    /// No virtual machine, but these event descriptors, which another process may have, too.
+    Events(Vec<u32>),
+    /// Neither.
+    Other,
+}
+
+/// Reads the descriptors of a process.
 ///
 /// # Errors
 /// They are not accessible.
-pub(super) fn read(root: &Root, pid: u32) -> Result<Option<Descriptors>, ReadError> {
+pub(super) fn read(root: &Root, pid: u32) -> Result<Open, ReadError> {
     let folder = format!("/proc/{pid}/fd");
     let entries = root.list(&folder)?;
     let mut targets = Vec::new();
@@ -51,7 +62,9 @@ pub(super) fn read(root: &Root, pid: u32) -> Result<Option<Descriptors>, ReadErr
     }
     let is_vm = |target: &str| anonymous(target) == Some("kvm-vm");
     if !targets.iter().any(|(_, target)| is_vm(target)) {
-        return Ok(None);
+        let events = targets.iter().filter(|(_, target)| anonymous(target) == Some("eventfd"));
+        let events: Vec<u32> = events.filter_map(|(number, _)| number.parse().ok()).collect();
+        return Ok(if events.is_empty() { Open::Other } else { Open::Events(events) });
     }
     let mut found = Descriptors::default();
     if entries.len() > MAX_DESCRIPTORS {
@@ -62,7 +75,7 @@ pub(super) fn read(root: &Root, pid: u32) -> Result<Option<Descriptors>, ReadErr
     for (descriptor, target) in &targets {
         found.add(root, pid, descriptor, target);
     }
-    Ok(Some(found))
+    Ok(Open::Machine(found))
 }
 
 impl Descriptors {
@@ -74,7 +87,7 @@ impl Descriptors {
                     self.vcpus.extend(descriptor.parse().ok().zip(number));
                 }
                 None if name == "kvm-vm" => self.machines += 1,
-                None if name == "eventfd" => self.eventfds += 1,
+                None if name == "eventfd" => self.eventfds.extend(descriptor.parse::<u32>().ok()),
                 None => {}
             }
         } else if let Some(kind) = target.strip_prefix("/dev/vhost-") {

@@ -3,6 +3,7 @@
 //! Input: a root. Output: [`Vms`]. A process is a virtual machine if it has `anon_inode:kvm-vm` open, whatever program
 //! it runs. Nothing is read where KVM is not loaded.
 
+mod backends;
 mod descriptors;
 mod name;
 mod parameters;
@@ -16,7 +17,8 @@ pub use threads::descriptor_of_run;
 use crate::placement::devices::used_devices;
 use crate::processes::{comm, pids};
 use crate::{Notes, Root, memory, topology};
-use descriptors::Descriptors;
+use backends::Events;
+use descriptors::{Descriptors, Open};
 use nearpath_model::{Topology, VMS_SCHEMA, Vm, VmTap, Vms};
 
 /// Exists if KVM is loaded or built in.
@@ -41,15 +43,17 @@ pub(crate) fn read_all(root: &Root, topology: &Topology, notes: &mut Notes) -> V
     }
     let pids = notes.take("host", "virtual machines", pids(root)).unwrap_or_default();
     let mut found: Vec<(u32, Descriptors)> = Vec::new();
+    let mut with_events = Vec::new();
     let mut refused = None;
     for pid in &pids {
         match descriptors::read(root, *pid) {
-            Ok(Some(_)) if found.len() >= MAX_VMS => {
+            Ok(Open::Machine(_)) if found.len() >= MAX_VMS => {
                 notes.add("host", "virtual machines", &format!("more than {MAX_VMS}"));
                 break;
             }
-            Ok(Some(descriptors)) => found.push((*pid, descriptors)),
-            Ok(None) => {}
+            Ok(Open::Machine(descriptors)) => found.push((*pid, descriptors)),
+            Ok(Open::Events(events)) => with_events.push((*pid, events)),
+            Ok(Open::Other) => {}
             // It has exited.
             Err(error) if error.absent => {}
             Err(error) => refused = refused.or(Some(error)),
@@ -65,22 +69,39 @@ pub(crate) fn read_all(root: &Root, topology: &Topology, notes: &mut Notes) -> V
     let named = |pid: &u32| Some((*pid, comm(root, *pid).ok()?));
     let workers: Vec<(u32, String)> =
         pids.iter().filter_map(named).filter(|(_, comm)| comm.starts_with("vhost-")).collect();
-    let vm = |(pid, open)| vm((root, topology), notes, pid, open, &workers);
-    found.into_iter().map(vm).collect()
+    let events_of: Vec<(u32, Vec<u32>)> =
+        found.iter().map(|(pid, open)| (*pid, open.eventfds.clone())).collect();
+    let mut vms: Vec<Vm> = Vec::new();
+    let mut served = Vec::new();
+    for (pid, open) in found {
+        let cmdline = root.read(&format!("/proc/{pid}/cmdline"));
+        let cmdline = notes.take(&format!("vm {pid}"), "name", cmdline).unwrap_or_default();
+        served.push(backends::may_have(&cmdline));
+        vms.push(vm((root, topology), notes, (pid, &cmdline), open, &workers));
+    }
+    if served.contains(&true) {
+        let events = Events::read(root, &with_events);
+        if events.incomplete {
+            notes.add("host", "processes of vhost-user", "there are too many event descriptors");
+        }
+        for ((vm, (pid, descriptors)), _) in
+            vms.iter_mut().zip(&events_of).zip(&served).filter(|(_, served)| **served)
+        {
+            vm.backends = events.backends(root, *pid, descriptors);
+        }
+    }
+    vms
 }
 
 fn vm(
     (root, topology): (&Root, &Topology),
     notes: &mut Notes,
-    pid: u32,
+    (pid, cmdline): (u32, &[u8]),
     open: Descriptors,
     kernel_workers: &[(u32, String)],
 ) -> Vm {
     let subject = format!("vm {pid}");
     let threads = threads::read((root, topology), pid, &open, kernel_workers);
-    let cmdline = notes
-        .take(&subject, "name", root.read(&format!("/proc/{pid}/cmdline")))
-        .unwrap_or_default();
     let memory = memory::read(root, notes, &[pid]).pop();
     let tsc = threads::tsc(root, pid, &open);
     for reason in open.incomplete.iter().chain(&threads.incomplete) {
@@ -100,7 +121,7 @@ fn vm(
     Vm {
         pid,
         comm: comm(root, pid).unwrap_or_default(),
-        name: parse_vm_name(&cmdline),
+        name: parse_vm_name(cmdline),
         machines: open.machines,
         vcpus: threads.vcpus,
         vhost_workers: threads.vhost_workers,
@@ -108,7 +129,8 @@ fn vm(
         taps: open.taps.into_iter().map(tap).collect(),
         vhost_net: open.vhost_net,
         vhost_others: open.vhost_others,
-        eventfds: open.eventfds,
+        eventfds: u32::try_from(open.eventfds.len()).unwrap_or(u32::MAX),
+        backends: Vec::new(),
         devices,
         memory: bytes,
         huge_memory: huge,

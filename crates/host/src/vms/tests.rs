@@ -160,6 +160,42 @@ fn two_machines_in_a_process_are_told_apart_by_descriptor() {
 }
 
 #[test]
+fn a_process_that_has_events_of_a_vm_is_its_backend() {
+    let tree = Tree::new();
+    let event = "anon_inode:[eventfd]";
+    let info = |pid: u32, descriptor: u32, id: u32| {
+        let text = format!("pos:\t0\neventfd-count:                0\neventfd-id: {id}\n");
+        tree.write(&format!("proc/{pid}/fdinfo/{descriptor}"), &text);
+    };
+    for (pid, comm) in [(50, "qemu"), (52, "qemu")] {
+        tree.process(pid, comm, &[KVM_VM, event, event, event]);
+        tree.write(&format!("proc/{pid}/cmdline"), "qemu\0-netdev\0vhost-user,id=n\0");
+    }
+    tree.process(60, "ovs-vswitchd", &["/dev/null", event, event, event]);
+    tree.process(61, "other", &[event, event]);
+    for (pid, ids) in [(50, [7, 8, 9]), (52, [17, 18, 19]), (60, [19, 9, 8])] {
+        (1..).zip(ids).for_each(|(descriptor, id)| info(pid, descriptor, id));
+    }
+    info(61, 0, 30);
+    let of = |vms: &Vms| -> Vec<Vec<(u32, String, Vec<u32>)>> {
+        let backend = |b: &nearpath_model::VmBackend| (b.pid, b.comm.clone(), b.eventfds.clone());
+        vms.vms.iter().map(|vm| vm.backends.iter().map(backend).collect()).collect()
+    };
+    let by = |events: &[u32]| vec![(60, "ovs-vswitchd".to_owned(), events.to_vec())];
+    assert_eq!(of(&tree.read()), [by(&[8, 9]), by(&[19])]);
+    assert_eq!(tree.read().vms[0].eventfds, 3);
+    // One without such a device on its command line is not looked at.
+    tree.write("proc/52/cmdline", "qemu\0-netdev\0tap,vhost=on\0");
+    assert_eq!(of(&tree.read()), [by(&[8, 9]), vec![]]);
+    // Read, too, for a snapshot.
+    let root = Root::tree(tree.path()).unwrap().recording();
+    let live = read(&root);
+    let file = tree.path().join("s.tar.zst");
+    root.save(&file).unwrap();
+    assert_eq!(live, read(&Root::snapshot(&file).unwrap()));
+}
+
+#[test]
 fn without_kvm_nothing_is_read() {
     let tree = Tree(tempfile::tempdir().unwrap());
     tree.process(50, "vmm", &[KVM_VM]);

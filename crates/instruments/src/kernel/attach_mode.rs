@@ -320,7 +320,9 @@ fn target(
         });
     }
     let (suffix, kind) = match (mode.functions, known, point.at) {
-        (Functions::Fentry, Known::Typed, At::Entry) if !point.indirect => (point.suffix, "fentry"),
+        (Functions::Fentry, Known::Typed, At::Entry) if !point.needs_kprobe => {
+            (point.suffix, "fentry")
+        }
         (Functions::Fentry, Known::Typed, At::Exit) => (point.suffix, "fexit"),
         (Functions::Fentry | Functions::Kprobe, _, At::Entry) => ("kprobe", "kprobe"),
         (Functions::Fentry | Functions::Kprobe, _, At::Exit) if point.result_only => {

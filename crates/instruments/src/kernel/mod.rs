@@ -20,8 +20,8 @@ pub(crate) use maps::{pair_at, word_of};
 #[cfg(test)]
 pub use probe::At;
 pub use probe::{
-    Point, Probe, at, better_at, entry, entry_by, exit, helper_probe, of, or_at, pointed_to, probe,
-    result, returns,
+    Point, Probe, at, better_at, by_kprobe, entry, entry_by, exit, helper_probe, of, or_at,
+    pointed_to, probe, result, returns,
 };
 pub use programs::{Attached, Chosen, attach, choose, in_best_mode, load_only, may_load, open};
 pub use refusal::{listening, refused};

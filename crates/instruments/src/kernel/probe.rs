@@ -37,8 +37,8 @@ pub struct Point {
     pub function: &'static str,
     /// The module that contains it, if it is not in the kernel itself.
     pub module: Option<&'static str>,
-    /// Whether its first argument is a pointer to a pointer, which fentry programs may not read.
-    pub indirect: bool,
+    /// Whether it needs a kprobe, as fentry does not work for it.
+    pub needs_kprobe: bool,
     /// Whether there is another program for a kretprobe, which sees only the result.
     pub result_only: bool,
 }
@@ -107,7 +107,7 @@ pub const fn entry(function: &'static str) -> Point {
         at: At::Entry,
         function,
         module: None,
-        indirect: false,
+        needs_kprobe: false,
         result_only: false,
     }
 }
@@ -132,7 +132,12 @@ pub const fn of(module: &'static str, point: Point) -> Point {
     Point { module: Some(module), ..point }
 }
 
-/// A function whose first argument is a pointer to a pointer.
+/// A function whose first argument is a pointer to a pointer, which fentry programs may not read.
 pub const fn pointed_to(point: Point) -> Point {
-    Point { indirect: true, ..point }
+    Point { needs_kprobe: true, ..point }
+}
+
+/// A function that the kernel attaches fentry programs to without ever calling them.
+pub const fn by_kprobe(point: Point) -> Point {
+    Point { needs_kprobe: true, ..point }
 }

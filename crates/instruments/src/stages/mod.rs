@@ -278,7 +278,7 @@ impl Stages {
             )));
         }
         let stamps =
-            stamping.watch(&loaded.skeleton.maps.nics, &loaded.skeleton.maps.nic_clocks)?;
+            stamping.watch(&loaded.skeleton.maps.nics, &loaded.skeleton.maps.nic_clocks, &[])?;
         let started = Instant::now();
         self.session = Some(Session {
             counters,

@@ -3,6 +3,7 @@
 //! them.
 
 mod clock;
+mod uppers;
 
 use crate::InstrumentError;
 use crate::kernel::{Mapped, word_of, words_of};
@@ -18,6 +19,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+pub use uppers::{Upper, uppers};
 
 /// The stage at which such a path starts.
 pub const NIC_RX: &str = "nic_rx";
@@ -149,7 +151,8 @@ impl Candidates {
         self.reason().is_none()
     }
 
-    /// Reads the clocks from now on, for these two maps of the programs; `None` if no device timestamps.
+    /// Reads the clocks from now on, for these two maps of the programs; `None` if no device timestamps. Packets of
+    /// `uppers` have the timestamps of the NICs below these.
     ///
     /// # Errors
     /// The kernel refused.
@@ -157,6 +160,7 @@ impl Candidates {
         self,
         nics: &impl MapCore,
         nic_clocks: &impl MapCore,
+        uppers: &[Upper],
     ) -> Result<Option<Stamps>, InstrumentError> {
         if self.0.is_empty() {
             return Ok(None);
@@ -173,7 +177,11 @@ impl Candidates {
                 clock.settle();
                 one.nic.uncertainty_ns = Some(clock.uncertainty_ns());
             }
-            enter(nics, &one.nic, row)?;
+            enter(nics, (one.nic.netns, one.nic.ifindex), row)?;
+            let above = uppers.iter().filter(|upper| upper.is_above(&one.nic));
+            for upper in above {
+                enter(nics, (upper.netns, upper.ifindex), row)?;
+            }
         }
         let is_used = watched.iter().any(|one| one.clock.is_some());
         let watched = Arc::new(Mutex::new(watched));
@@ -261,8 +269,12 @@ impl Drop for Stamps {
 }
 
 /// Passes the row of a device to the programs.
-fn enter(nics: &impl MapCore, nic: &StampingNic, row: usize) -> Result<(), InstrumentError> {
-    let key = [nic.netns.unwrap_or(0), nic.ifindex.0].map(u32::to_ne_bytes).concat();
+fn enter(
+    nics: &impl MapCore,
+    (netns, ifindex): (Option<u32>, IfIndex),
+    row: usize,
+) -> Result<(), InstrumentError> {
+    let key = [netns.unwrap_or(0), ifindex.0].map(u32::to_ne_bytes).concat();
     let row = u32::try_from(row).unwrap_or(u32::MAX).to_ne_bytes();
     nics.update(&key, &row, MapFlags::ANY).map_err(|error| InstrumentError::Refused {
         step: "adding the clocks of NICs".to_owned(),

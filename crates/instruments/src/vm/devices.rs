@@ -3,7 +3,7 @@
 use super::reading::Found;
 use nearpath_host::Root;
 use nearpath_model::Vm;
-use nearpath_model::vm::{VmDeviceInterrupt, VmSpan, VmSpanKind};
+use nearpath_model::vm::{VmDevice, VmDeviceInterrupt, VmInterrupt, VmQueue, VmSpan, VmSpanKind};
 
 /// The name of an interrupt, and the device in it.
 pub struct Named {
@@ -33,17 +33,20 @@ pub fn is_of(vm: &Vm, found: &Found, named: &Named) -> bool {
     if found.pid != 0 { vm.pid == found.pid } else { named.device.as_deref().is_some_and(has) }
 }
 
-/// The interrupt. The programs count it as a queue whose packets are the interrupts.
+/// The interrupt.
 pub fn interrupt(found: Found, named: Named) -> VmDeviceInterrupt {
-    let Found { queue, irq, .. } = found;
+    let source = VmDevice { device: named.device, name: named.name, irq: found.irq };
+    from_queue(found.queue, source, VmSpanKind::InterruptToKvm)
+}
+
+/// What the programs count as a queue whose packets are interrupts, and `first` as the span that is that of vhost.
+pub fn from_queue<S>(queue: VmQueue, source: S, first: VmSpanKind) -> VmInterrupt<S> {
     let kind = |span: VmSpan| match span.span {
-        VmSpanKind::VhostToKvm => VmSpan { span: VmSpanKind::InterruptToKvm, ..span },
+        VmSpanKind::VhostToKvm => VmSpan { span: first, ..span },
         _ => span,
     };
-    VmDeviceInterrupt {
-        device: named.device,
-        name: named.name,
-        irq,
+    VmInterrupt {
+        source,
         vcpus: queue.vcpus,
         vcpu_threads: queue.vcpu_threads,
         interrupts: queue.taken,

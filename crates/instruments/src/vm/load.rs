@@ -2,8 +2,8 @@
 
 use crate::InstrumentError;
 use crate::kernel::{
-    AttachMode, Attached, Kernel, Mapped, Probe, attach, choose, entry, helper_probe, in_best_mode,
-    load_only, monotonic_ns, of, open, pointed_to, probe, refused, word_of, words_of,
+    AttachMode, Attached, Kernel, Mapped, Probe, attach, by_kprobe, choose, entry, helper_probe,
+    in_best_mode, load_only, monotonic_ns, of, open, pointed_to, probe, refused, word_of, words_of,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
@@ -39,6 +39,10 @@ pub const PROBES: &[Probe] = &[
     helper_probe(&[of("kvm", entry("__apic_accept_irq"))], "accept_irq"),
     helper_probe(&[entry("eventfd_signal_mask")], "eventfd_signal_mask"),
     helper_probe(&[entry("eventfd_signal")], "eventfd_signal"),
+    helper_probe(&[of("kvm", entry("ioeventfd_write"))], "ioeventfd_write"),
+    // Linux 6.12 attaches fentry programs to it, and never calls them.
+    helper_probe(&[of("kvm", by_kprobe(entry("irqfd_wakeup")))], "irqfd_wakeup"),
+    helper_probe(&[entry("eventfd_write")], "eventfd_write"),
     helper_probe(&[of("vhost", entry("vhost_add_used_and_signal_n"))], "add_used"),
     helper_probe(&[of("tun", entry("tun_recvmsg"))], "tun_recvmsg"),
     helper_probe(&[of("tap", entry("tap_recvmsg"))], "tap_recvmsg"),
@@ -69,6 +73,9 @@ const TAPS: &[&[&str]] =
 /// The interrupts of devices that are passed through. The module is loaded where there are any.
 const DEVICES: &str = "vfio_msihandler";
 
+/// Interrupts that processes write to virtual machines (vhost-user).
+const BACKENDS: [&str; 2] = ["irqfd_wakeup", "eventfd_write"];
+
 /// Others, with what is not known without them.
 const OTHERS: &[(&[&str], &str)] = &[
     (&["tun_xdp_xmit"], "frames that XDP redirects to taps"),
@@ -84,6 +91,7 @@ const TRANSMIT: &[(&[&str], &str)] = &[
     (&["tun_sendmsg", "tap_sendmsg"], "packets that guests transmit"),
     (&["netif_receive_skb"], "packets from taps to NICs"),
     (&["net_dev_start_xmit"], "packets from taps and macvtaps to NICs"),
+    (&["ioeventfd_write"], "kicks of guests whose devices processes serve (vhost-user)"),
 ];
 
 /// Programs that explain late packets.
@@ -101,6 +109,8 @@ const STEPS: &[(&str, &[&str])] = &[
     ("tap_recvmsg", &["tap_recvmsg"]),
     ("vhost_add_used", &["add_used"]),
     ("vfio_msihandler", &["vfio_msihandler"]),
+    ("eventfd_write", &["eventfd_write"]),
+    ("irqfd_wakeup", &["irqfd_wakeup"]),
     ("eventfd_signal", &["eventfd_signal_mask", "eventfd_signal"]),
     ("apic_accept_irq", &["accept_irq"]),
     ("vcpu_run", &["svm_vcpu_run", "vmx_vcpu_run"]),
@@ -141,11 +151,12 @@ fn no_types_of(module: &str) -> String {
 /// The kernel's modules whose structures are read.
 const MODULES: [&str; 4] = ["kvm", "vhost", "tun", "tap"];
 
-/// The first line of which no program is there, of those that are needed: without taps, at least devices.
+/// The first line of which no program is there, of those that are needed: without taps, at least devices or backends.
 fn first_missing(has: &impl Fn(&&str) -> bool) -> Option<&'static [&'static str]> {
     let first =
         |of: &'static [&[&str]]| of.iter().find(|programs| !programs.iter().any(has)).copied();
-    first(NEEDED).or_else(|| first(TAPS).filter(|_| !has(&DEVICES)))
+    let others = has(&DEVICES) || BACKENDS.iter().all(has);
+    first(NEEDED).or_else(|| first(TAPS).filter(|_| !others))
 }
 
 /// What is measured besides.
@@ -231,7 +242,11 @@ fn load_within(
 ) -> Result<Loaded, InstrumentError> {
     let mut open = open::<VmSkelBuilder>(kernel)?;
     let left_out = wanted.left_out();
-    let is_wanted = |probe: &Probe| !left_out.contains(&probe.program);
+    let is_wanted = |probe: &Probe| {
+        // Beside the stages only packets are followed.
+        let is_other = stages.is_some() && BACKENDS.contains(&probe.program);
+        !left_out.contains(&probe.program) && !is_other
+    };
     let (chosen, skipped) = choose(kernel, mode, is_wanted);
     let has = |program: &&str| chosen.iter().any(|(probe, _)| probe.program == *program);
     if let Some(missing) = first_missing(&has) {
@@ -252,6 +267,7 @@ fn load_within(
     if let Some(constants) = open.maps.rodata_data.as_deref_mut() {
         constants.beside_stages = stages.is_some();
         constants.has_nic_stamps = has_nic_stamps;
+        constants.counts_kicks = wanted.transmit;
     }
     let skeleton = open.load().map_err(|e| refused("loading the BPF programs", &e))?;
     let histograms = empty_histograms(&skeleton.maps.histograms)?;
@@ -270,6 +286,12 @@ fn load_within(
         let what = "packets through taps".to_owned();
         NotAvailable { what, reason: why(programs, &refused) }
     });
+    let lacks_backends = stages.is_none() && !BACKENDS.iter().all(is_attached);
+    let backends = lacks_backends.then(|| {
+        let lacking: Vec<&str> = BACKENDS.iter().filter(|p| !is_attached(p)).copied().collect();
+        let what = "interrupts that processes write (vhost-user)".to_owned();
+        NotAvailable { what, reason: why(&lacking, &refused) }
+    });
     let others = OTHERS.iter().filter(|_| without.is_none());
     let lacking = others.filter(|(programs, _)| !programs.iter().all(is_attached));
     let more = wanted.optional().filter(|(programs, _)| !programs.iter().any(is_attached));
@@ -280,6 +302,7 @@ fn load_within(
             NotAvailable { what: (*what).to_owned(), reason: why(&lacking, &refused) }
         })
         .chain(taps)
+        .chain(backends)
         .collect();
     Ok(Loaded {
         attached,
@@ -428,7 +451,8 @@ mod tests {
             assert!(source.contains(&line), "{line}");
         }
         let others = OTHERS.iter().chain(TRANSMIT).chain(LATE).map(|(programs, _)| *programs);
-        let named = NEEDED.iter().chain(TAPS).copied().chain(others).chain([&[DEVICES][..]]);
+        let named =
+            NEEDED.iter().chain(TAPS).copied().chain(others).chain([&[DEVICES][..], &BACKENDS]);
         for program in named.flatten() {
             assert!(PROBES.iter().any(|probe| probe.program == *program), "{program}");
         }

@@ -1,6 +1,7 @@
 //! The instrument `vm`: the latency of packets from the host's NIC into virtual machines, by vhost-net and KVM. The
 //! method is described in `docs/vm.md`.
 
+mod backends;
 mod devices;
 mod late;
 mod load;
@@ -9,7 +10,7 @@ mod reading;
 mod transmit;
 
 use crate::kernel::{Kernel, Meter, clocks_now, clocks_since};
-use crate::stamps::{Candidates, Stamps};
+use crate::stamps::{Candidates, Stamps, Upper, uppers};
 use crate::{Instrument, InstrumentError};
 use libbpf_rs::skel::Skel;
 use load::{Loaded, PROBES};
@@ -29,6 +30,8 @@ pub struct VmPackets<'a> {
     root: &'a Root,
     /// Names of interfaces by index.
     taps: BTreeMap<u32, String>,
+    /// Devices that stand on NICs, by which packets come.
+    uppers: Vec<Upper>,
     cpus: usize,
     /// What is measured besides the packets into virtual machines.
     wanted: load::Wanted,
@@ -63,6 +66,7 @@ impl<'a> VmPackets<'a> {
         Self {
             root,
             taps,
+            uppers: uppers(&host.nics),
             cpus,
             wanted: load::Wanted::default(),
             from_nics: false,
@@ -142,8 +146,11 @@ impl<'a> VmPackets<'a> {
         };
         let has_stamps = stamping.any_usable();
         let mut loaded = load::load(&kernel, self.cpus, self.wanted, stages, has_stamps)?;
-        let stamps =
-            stamping.watch(&loaded.skeleton.maps.nics, &loaded.skeleton.maps.nic_clocks)?;
+        let stamps = stamping.watch(
+            &loaded.skeleton.maps.nics,
+            &loaded.skeleton.maps.nic_clocks,
+            &self.uppers,
+        )?;
         let mut meter = Meter::new(loaded.skeleton.object());
         if stages.is_some() {
             // As the cost of the stages does, whose limit is common.
@@ -163,7 +170,8 @@ impl<'a> VmPackets<'a> {
         let counter = |of: fn(&load::types::counters) -> u64| {
             variables.map_or(0, |variables| of(&variables.counters))
         };
-        let vms = reading::read(loaded, self.root, vms, &self.taps, self.wanted.slow_ns);
+        let signals_lost = variables.map_or(0, |variables| variables.signals_lost);
+        let vms = reading::read(loaded, self.root, vms, &self.taps, self.wanted);
         let nic_stamps = stamps.as_ref().map(|stamps| {
             // Of those that were converted, packets without a known interrupt do not begin at the NIC.
             let spans = vms.iter().flat_map(|vm| &vm.queues);
@@ -178,7 +186,9 @@ impl<'a> VmPackets<'a> {
             started: counter(|c| c.started),
             collided: counter(|c| c.collided),
             unseen: counter(|c| c.unknown),
-            lost: counter(|c| c.no_queue).saturating_add(counter(|c| c.no_slot)),
+            lost: [counter(|c| c.no_queue), counter(|c| c.no_slot), signals_lost]
+                .into_iter()
+                .fold(0, u64::saturating_add),
             not_available: loaded.missing.clone(),
             events_lost: meter.runs(loaded.skeleton.object()).missed,
             cost: meter.cost(),

@@ -1,7 +1,7 @@
 //! Reads the maps of the instrument: queues with their times and CPUs, and joins them to the host's virtual machines.
 
-use super::load::{Loaded, POINTS, SPANS, types};
-use super::{devices, late, pauses, transmit};
+use super::load::{Loaded, POINTS, SPANS, Wanted, types};
+use super::{backends, devices, late, pauses, transmit};
 use crate::kernel::{Mapped, word_of, words_of};
 use crate::stamps::Counted;
 use libbpf_rs::{MapCore, MapFlags};
@@ -11,7 +11,6 @@ use nearpath_model::vm::{MeasuredVm, VmCpus, VmQueue, VmSpan, VmSpanKind};
 use nearpath_model::{Vm, VmThread};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
-use std::num::NonZeroU64;
 
 /// The span of each histogram of a queue, as in `enum span` of `bpf/vm_queues.h`.
 const KINDS: [VmSpanKind; SPANS] = [
@@ -39,6 +38,8 @@ pub struct Found {
     pub index: u32,
     /// The interrupt of a device that is passed through, or 0.
     pub irq: u32,
+    /// Whether a process writes the interrupts: the queue's number is that of the eventfd.
+    is_backend: bool,
 }
 
 /// The fields of a value of a map.
@@ -48,6 +49,12 @@ impl Fields<'_> {
     /// The word at this offset.
     pub fn word(&self, at: usize) -> Option<u32> {
         Some(u32::from_ne_bytes(self.0.get(at..at + 4)?.try_into().ok()?))
+    }
+
+    /// The name at this offset, the last of the value's fields.
+    pub fn name(&self, at: usize) -> Option<String> {
+        let name = self.0.get(at..)?.split(|byte| *byte == 0).next().unwrap_or_default();
+        Some(String::from_utf8_lossy(name).into_owned())
     }
 
     /// The number at this offset.
@@ -62,8 +69,9 @@ pub fn read(
     root: &Root,
     vms: &[Vm],
     taps: &BTreeMap<u32, String>,
-    slow_ns: Option<NonZeroU64>,
+    wanted: Wanted,
 ) -> Vec<MeasuredVm> {
+    let slow_ns = wanted.slow_ns;
     let mut measured: BTreeMap<Option<u32>, MeasuredVm> = BTreeMap::new();
     let all = slow_ns.map(|_| pauses::read(loaded)).unwrap_or_default();
     let empty = |pid, vm: Option<&Vm>| MeasuredVm {
@@ -72,6 +80,8 @@ pub fn read(
         comm: vm.map(|vm| vm.comm.clone()),
         queues: Vec::new(),
         device_interrupts: Vec::new(),
+        backend_interrupts: Vec::new(),
+        backend_kicks: None,
         pauses: vm.zip(slow_ns).map(|(vm, slow)| pauses::of_vm(vm, &all, slow)),
         tsc: vm.and_then(|vm| vm.tsc),
     };
@@ -81,6 +91,7 @@ pub fn read(
         let named = (found.irq != 0).then(|| devices::named(root, found.irq));
         let is_its = |vm: &&Vm| match &named {
             Some(named) => devices::is_of(vm, &found, named),
+            None if found.is_backend => backends::is_of(vm, &found),
             None => is_of(vm, &found),
         };
         let vm = vms.iter().find(is_its);
@@ -92,8 +103,16 @@ pub fn read(
         let entry = measured.entry(pid).or_insert_with(|| empty(pid, vm));
         match named {
             Some(named) => entry.device_interrupts.push(devices::interrupt(found, named)),
+            None if found.is_backend => {
+                entry.backend_interrupts.push(backends::interrupt(loaded, found));
+            }
             None => entry.queues.push(found.queue),
         }
+    }
+    let kicked = wanted.transmit.then(|| backends::kicked(loaded));
+    for (vm, kicked) in vms.iter().filter(|vm| !vm.backends.is_empty()).zip(kicked.iter().cycle()) {
+        let entry = measured.entry(Some(vm.pid)).or_insert_with(|| empty(Some(vm.pid), Some(vm)));
+        entry.backend_kicks = Some(backends::kicks_of(vm, kicked));
     }
     // Packets of others come another way, as through a device passed through.
     for vm in vms {
@@ -105,7 +124,10 @@ pub fn read(
     let mut measured: Vec<MeasuredVm> = measured.into_values().collect();
     for vm in &mut measured {
         vm.queues.sort_by(|a, b| (&a.tap, a.queue).cmp(&(&b.tap, b.queue)));
-        vm.device_interrupts.sort_by(|a, b| (&a.device, a.irq).cmp(&(&b.device, b.irq)));
+        vm.device_interrupts.sort_by(|a, b| {
+            (&a.source.device, a.source.irq).cmp(&(&b.source.device, b.source.irq))
+        });
+        vm.backend_interrupts.sort_by_key(|one| (one.source.pid, one.source.eventfd));
     }
     measured
 }
@@ -135,6 +157,7 @@ fn queues(loaded: &Loaded, taps: &BTreeMap<u32, String>) -> Vec<Found> {
             pid: sent.pid,
             index: u32::MAX,
             irq: 0,
+            is_backend: false,
         });
         if found.pid == 0 {
             found.pid = sent.pid;
@@ -160,6 +183,7 @@ fn queue(loaded: &Loaded, value: &Fields<'_>, taps: &BTreeMap<u32, String>) -> O
         };
     }
     let (index, ifindex, worker, irq) = (word!(index), word!(ifindex), word!(worker), word!(irq));
+    let is_backend = word!(is_backend) != 0;
     let (pid, tid) = owner(loaded, index).unwrap_or_default();
     let number = usize::try_from(index).ok()?;
     // Of a batch that was not yet closed: written to the used ring, and no interrupt followed.
@@ -175,8 +199,11 @@ fn queue(loaded: &Loaded, value: &Fields<'_>, taps: &BTreeMap<u32, String>) -> O
         interrupts,
         interrupted: number!(interrupted),
         without_interrupt: number!(unsignalled).saturating_add(open),
-        // That of a device has been handled by the time that it is read.
-        deferred: number!(deferred).saturating_add(if irq == 0 { 0 } else { word!(used).into() }),
+        // That of a device has been handled by the time that it is read, and that of a process written.
+        deferred: number!(deferred).saturating_add(match irq != 0 || is_backend {
+            true => word!(used).into(),
+            false => 0,
+        }),
         posted: number!(posted),
         from_host: number!(host),
         lost: number!(lost),
@@ -185,7 +212,7 @@ fn queue(loaded: &Loaded, value: &Fields<'_>, taps: &BTreeMap<u32, String>) -> O
         transmit: None,
         late: None,
     };
-    Some(Found { queue, worker, pid, index, irq })
+    Some(Found { queue, worker, pid, index, irq, is_backend })
 }
 
 /// The process and the thread of the vCPU that took the queue's last packet.

@@ -45,6 +45,9 @@ pub struct Vm {
     pub vhost_others: BTreeMap<String, u32>,
     /// Event descriptors: kicks, interrupts and others.
     pub eventfds: u32,
+    /// Processes that serve devices of it (vhost-user), by process id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backends: Vec<VmBackend>,
     /// Devices passed through (VFIO).
     pub devices: Vec<UsedDevice>,
     /// Memory of the process in bytes by node; `None` if it could not be read.
@@ -75,6 +78,18 @@ impl Vm {
         #[allow(clippy::cast_precision_loss)]
         (total > 0).then(|| (*node, *bytes as f64 * 100.0 / total as f64))
     }
+}
+
+/// A process that serves a device of a virtual machine (vhost-user): it has events of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmBackend {
+    /// Its process id.
+    pub pid: u32,
+    /// Its name: `ovs-vswitchd`.
+    pub comm: String,
+    /// The kernel's numbers of the events that both have (`eventfd-id` in `/proc/PID/fdinfo`): usually a kick and an
+    /// interrupt for each queue.
+    pub eventfds: Vec<u32>,
 }
 
 /// Parameters of the modules `kvm` and `vhost_net`, for all virtual machines.

@@ -30,9 +30,9 @@ pub(crate) struct VmInterval {
 }
 
 impl VmInterval {
-    /// Packets, and interrupts of devices.
+    /// Packets, and interrupts of devices that are passed through or that processes serve.
     fn packets(&self) -> u64 {
-        let counted = [VmSpanKind::Whole, VmSpanKind::InterruptToKvm];
+        let counted = [VmSpanKind::Whole, VmSpanKind::InterruptToKvm, VmSpanKind::WriteToKvm];
         let buckets = counted.iter().filter_map(|kind| self.spans.get(kind));
         buckets.flat_map(|(buckets, _)| buckets.values()).fold(0, |sum, n| sum.saturating_add(*n))
     }
@@ -41,6 +41,9 @@ impl VmInterval {
 /// Spans of interrupts of devices that are passed through; not [`VmSpanKind::Whole`], which is that of packets.
 const DEVICE_SPANS: [VmSpanKind; 2] = [VmSpanKind::InterruptToKvm, VmSpanKind::KvmToGuest];
 
+/// The same of interrupts that processes write (vhost-user).
+const BACKEND_SPANS: [VmSpanKind; 2] = [VmSpanKind::WriteToKvm, VmSpanKind::KvmToGuest];
+
 /// What packets or interrupts come by.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Way<'a> {
@@ -48,6 +51,8 @@ enum Way<'a> {
     Queue(&'a str, Option<u32>, Option<u32>),
     /// An interrupt of a device, by the process.
     Device(Option<u32>, u32),
+    /// The number of an eventfd that a process writes to.
+    Backend(Option<u32>, u32),
 }
 
 /// The ways into a virtual machine, with what was measured of each and the spans that are kept.
@@ -56,11 +61,14 @@ fn ways(vm: &MeasuredVm) -> impl Iterator<Item = (Way<'_>, &[VmSpan], &'static [
     let queues = vm.queues.iter().map(move |one| {
         (Way::Queue(&one.tap, one.queue, queue(one)), one.spans.as_slice(), SPANS.as_slice())
     });
-    let devices = vm
-        .device_interrupts
-        .iter()
-        .map(|one| (Way::Device(vm.pid, one.irq), one.spans.as_slice(), DEVICE_SPANS.as_slice()));
-    queues.chain(devices)
+    let devices = vm.device_interrupts.iter().map(|one| {
+        (Way::Device(vm.pid, one.source.irq), one.spans.as_slice(), DEVICE_SPANS.as_slice())
+    });
+    let backends = vm.backend_interrupts.iter().map(|one| {
+        let way = Way::Backend(vm.pid, one.source.eventfd);
+        (way, one.spans.as_slice(), BACKEND_SPANS.as_slice())
+    });
+    queues.chain(devices).chain(backends)
 }
 
 fn span_of(spans: &[VmSpan], kind: VmSpanKind) -> Option<&VmSpan> {
@@ -155,7 +163,7 @@ mod tests {
     use super::*;
     use crate::store::Value;
     use nearpath_model::histogram::bucket;
-    use nearpath_model::vm::VmDeviceInterrupt;
+    use nearpath_model::vm::{VmDevice, VmDeviceInterrupt};
 
     /// A virtual machine with so many packets of 1 µs; its name may not be known yet.
     fn vm(number: u32, name: Option<&str>, packets: u64) -> MeasuredVm {
@@ -216,8 +224,9 @@ mod tests {
                 .collect()
         };
         let with = |irq, count| {
-            let device =
-                VmDeviceInterrupt { irq, spans: spans(count), ..VmDeviceInterrupt::default() };
+            let source = VmDevice { irq, ..VmDevice::default() };
+            let spans = spans(count);
+            let device = VmDeviceInterrupt { source, spans, ..VmDeviceInterrupt::default() };
             MeasuredVm { device_interrupts: vec![device], ..vm(1, Some("web"), 10) }
         };
         let mut store = Store::default();

@@ -72,7 +72,7 @@ const VM: Label = Label {
 };
 const SPAN: Label = Label {
     name: "span",
-    values: "`interrupt_to_handler`, `handler_to_vhost`, `vhost_to_kvm`, `vhost_wakeup`, `interrupt_to_kvm`, `kvm_to_guest`, `whole`",
+    values: "`interrupt_to_handler`, `handler_to_vhost`, `vhost_to_kvm`, `vhost_wakeup`, `interrupt_to_kvm`, `write_to_kvm`, `kvm_to_guest`, `whole`",
 };
 const METRIC: Label = Label { name: "metric", values: "a metric" };
 

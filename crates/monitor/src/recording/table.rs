@@ -222,7 +222,7 @@ tables! {
     Vms "vms" "Packets into virtual machines in the interval."  {
         vm Text "its name, or that of its program"
         pid Count "its process; null if unknown"
-        span Text "`interrupt_to_handler`, `handler_to_vhost`, `vhost_to_kvm`, `vhost_wakeup`, `interrupt_to_kvm`, `kvm_to_guest`, `whole`"
+        span Text "`interrupt_to_handler`, `handler_to_vhost`, `vhost_to_kvm`, `vhost_wakeup`, `interrupt_to_kvm`, `write_to_kvm`, `kvm_to_guest`, `whole`"
         packets Count "packets"
         max_ns Count "the longest, if it is the longest since the instrument started"
     }

@@ -51,6 +51,7 @@ mod unknown;
 mod verdict;
 mod vm;
 mod vm_guest;
+mod vm_interrupts;
 mod vms;
 mod worker_activity;
 mod workers;

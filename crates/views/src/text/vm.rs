@@ -3,10 +3,11 @@
 use super::cpus::count;
 use super::table::{Table, left, right};
 use super::units::{digits, latency, percent, percentage, printable};
+use super::vm_interrupts::{backend_interrupt, backend_kicks, device_interrupt};
 use super::{heading, line};
 use nearpath_model::vm::{
-    MeasuredVm, VmDeviceInterrupt, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan,
-    VmSpanKind, VmTransmit, VmTransmitSpanKind,
+    MeasuredVm, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan, VmSpanKind, VmTransmit,
+    VmTransmitSpanKind,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,16 +27,27 @@ pub fn vm(measurement: &VmMeasurement) -> String {
     let with_packets = measurement.vms.iter().filter(|vm| !vm.queues.is_empty()).count();
     let devices = || measurement.vms.iter().flat_map(|vm| &vm.device_interrupts);
     let interrupts: u64 = devices().map(|one| one.interrupts).sum();
+    let backends = || measurement.vms.iter().flat_map(|vm| &vm.backend_interrupts);
+    let written: u64 = backends().map(|one| one.interrupts).sum();
     let seconds = digits(measurement.duration_s);
     let mut into = Vec::new();
-    if queues > 0 || interrupts == 0 {
+    if queues > 0 || interrupts + written == 0 {
         let (machines, queues) = (count(with_packets, "virtual machine"), count(queues, "queue"));
         into.push(format!("{packets} packets into {machines}, {queues}"));
     }
     if interrupts > 0 {
-        let each: BTreeSet<&str> = devices().filter_map(|one| one.device.as_deref()).collect();
+        let each: BTreeSet<&str> =
+            devices().filter_map(|one| one.source.device.as_deref()).collect();
         let of = count(each.len().max(1), "device");
         into.push(format!("{interrupts} interrupts of {of} passed through"));
+    }
+    if written > 0 {
+        let each: BTreeSet<u32> = backends().map(|one| one.source.pid).collect();
+        let by = match each.len() {
+            1 => "1 process".to_owned(),
+            several => format!("{several} processes"),
+        };
+        into.push(format!("{written} interrupts written by {by}"));
     }
     heading(&mut out, &format!("{} in {seconds} s", into.join(", ")));
     line!(
@@ -86,6 +98,14 @@ fn queues_of(measurement: &VmMeasurement) -> String {
             line!(out);
             out.push_str(&device_interrupt(vm, interrupt));
         }
+        for interrupt in &vm.backend_interrupts {
+            line!(out);
+            out.push_str(&backend_interrupt(vm, interrupt));
+        }
+        if let Some(kicks) = &vm.backend_kicks {
+            line!(out);
+            out.push_str(&backend_kicks(vm, kicks));
+        }
     }
     if !measurement.not_available.is_empty() {
         line!(out);
@@ -98,54 +118,24 @@ fn queues_of(measurement: &VmMeasurement) -> String {
 }
 
 /// `web1 4711`.
-fn machine(vm: &MeasuredVm) -> String {
+pub(super) fn machine(vm: &MeasuredVm) -> String {
     let name = vm.name.as_ref().or(vm.comm.as_ref()).map_or("unknown", String::as_str);
     let pid = vm.pid.map(|pid| format!(" {pid}")).unwrap_or_default();
     format!("{name}{pid}")
 }
 
-fn list(ids: &[u32]) -> String {
+pub(super) fn list(ids: &[u32]) -> String {
     ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-const POSTED: &str =
+pub(super) const POSTED: &str =
     "end at the notification: the interrupt is posted, which the host does not see";
-const LOST: &str = "could not be followed further";
+pub(super) const LOST: &str = "could not be followed further";
 
 /// Lines of packets or interrupts that were not followed to the guest, with what became of them.
-fn not_followed(counts: &[(u64, &str)]) -> String {
+pub(super) fn not_followed(counts: &[(u64, &str)]) -> String {
     let lines = counts.iter().filter(|(count, _)| *count > 0);
     lines.map(|(count, what)| format!("{count} {what}\n")).collect()
-}
-
-/// An interrupt of a device that is passed through.
-fn device_interrupt(vm: &MeasuredVm, one: &VmDeviceInterrupt) -> String {
-    let mut out = String::new();
-    let number = format!("interrupt {}", one.irq);
-    let name = one.name.as_ref().or(one.device.as_ref()).unwrap_or(&number);
-    heading(&mut out, &printable(&format!("{}, {name}", machine(vm))));
-    let (interrupts, entered) = (one.interrupts, one.entered());
-    let vcpus = match one.vcpus.is_empty() {
-        true => String::new(),
-        false => format!(" for vCPU {}", list(&one.vcpus)),
-    };
-    line!(out, "{interrupts} interrupts{vcpus}, {entered} reached the guest");
-    out.push_str(&not_followed(&[
-        (one.posted, POSTED),
-        (one.deferred, "were left to a kernel worker or to the process: KVM did not set them"),
-        (one.lost, LOST),
-    ]));
-    let mut table = table("INTERRUPTS");
-    let (handled, entered) = (&one.handled_on, &one.entered_on);
-    for span in &one.spans {
-        let to = if span.span == VmSpanKind::InterruptToKvm { handled } else { entered };
-        row(&mut table, span_name(span.span), span, handled, to);
-    }
-    out.push_str(&table.render());
-    if let Some(late) = &one.late {
-        out.push_str(&late_packets(late, true));
-    }
-    out
 }
 
 fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
@@ -177,7 +167,7 @@ fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
         out.push_str(&spans(queue));
     }
     if let Some(late) = &queue.late {
-        out.push_str(&late_packets(late, false));
+        out.push_str(&late_packets(late, Late::Packets));
     }
     if let Some(sent) = &queue.transmit {
         out.push_str(&transmit(sent));
@@ -185,10 +175,29 @@ fn one(vm: &MeasuredVm, queue: &VmQueue) -> String {
     out
 }
 
+/// What is late.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Late {
+    Packets,
+    /// Interrupts that a handler handled.
+    Handled,
+    /// Those that a process wrote.
+    Written,
+}
+
+/// What most of the time of packets was that were late for vhost.
+fn vhost(part: VmPart) -> &'static str {
+    match part {
+        VmPart::VhostWaited => "vhost waited for a CPU",
+        VmPart::VhostThrottled => "vhost waited for its cgroup's quota (cpu.max)",
+        _ => "vhost was woken or copied packets",
+    }
+}
+
 /// Why packets, or interrupts of a device, were late: what most of their time was.
-fn late_packets(late: &VmLate, of_device: bool) -> String {
+pub(super) fn late_packets(late: &VmLate, of: Late) -> String {
     let mut out = String::new();
-    let what = if of_device { "interrupts" } else { "packets" };
+    let what = if of == Late::Packets { "packets" } else { "interrupts" };
     line!(out, "late: {} {what} took {} or longer", late.packets(), latency(late.slow_ns));
     for part in &late.parts {
         let what = match part.part {
@@ -197,12 +206,11 @@ fn late_packets(late: &VmLate, of_device: bool) -> String {
             }
             VmPart::Interrupt => "NET_RX began late after the interrupt",
             VmPart::Handler => "in NET_RX, before the tap",
-            VmPart::VhostWaited | VmPart::VhostThrottled | VmPart::Vhost if of_device => {
-                "in the handler of the interrupt"
-            }
-            VmPart::VhostWaited => "vhost waited for a CPU",
-            VmPart::VhostThrottled => "vhost waited for its cgroup's quota (cpu.max)",
-            VmPart::Vhost => "vhost was woken or copied packets",
+            VmPart::VhostWaited | VmPart::VhostThrottled | VmPart::Vhost => match of {
+                Late::Handled => "in the handler of the interrupt",
+                Late::Written => "in the write to the eventfd",
+                Late::Packets => vhost(part.part),
+            },
             VmPart::VcpuWaited => "the vCPU waited for a CPU",
             VmPart::VcpuThrottled => "the vCPU waited for its cgroup's quota (cpu.max)",
             VmPart::Vcpu => "the vCPU was woken, kicked, or in the host",
@@ -252,7 +260,7 @@ fn transmit(sent: &VmTransmit) -> String {
 }
 
 /// A table of spans, with what they count.
-fn table(counted: &'static str) -> Table {
+pub(super) fn table(counted: &'static str) -> Table {
     Table::new(&[
         left("SPAN"),
         right(counted),
@@ -265,7 +273,7 @@ fn table(counted: &'static str) -> Table {
 }
 
 /// The times of a span, with the CPUs at its ends.
-fn row<K>(
+pub(super) fn row<K>(
     table: &mut Table,
     name: &str,
     span: &VmSpan<K>,
@@ -292,6 +300,7 @@ fn spans(queue: &VmQueue) -> String {
             VmSpanKind::NicToInterrupt
             | VmSpanKind::InterruptToHandler
             | VmSpanKind::InterruptToKvm
+            | VmSpanKind::WriteToKvm
             | VmSpanKind::HandlerToVhost => (&cpus.handler, &cpus.handler),
             VmSpanKind::VhostToKvm | VmSpanKind::VhostWakeup => (&cpus.handler, &cpus.vhost),
             VmSpanKind::KvmToGuest
@@ -307,7 +316,7 @@ fn spans(queue: &VmQueue) -> String {
 }
 
 /// What a span is called.
-fn span_name(span: VmSpanKind) -> &'static str {
+pub(super) fn span_name(span: VmSpanKind) -> &'static str {
     match span {
         VmSpanKind::NicToInterrupt => "NIC to interrupt",
         VmSpanKind::InterruptToHandler => "(a) interrupt to handler",
@@ -315,6 +324,7 @@ fn span_name(span: VmSpanKind) -> &'static str {
         VmSpanKind::VhostToKvm => "(c) vhost to KVM",
         VmSpanKind::VhostWakeup => "    wake-up of vhost",
         VmSpanKind::InterruptToKvm => "(c) interrupt to KVM",
+        VmSpanKind::WriteToKvm => "(c) write to KVM",
         VmSpanKind::KvmToGuest => "(d) KVM to guest",
         VmSpanKind::Halted => "    vCPU was halted",
         VmSpanKind::Polling => "    vCPU was polling",

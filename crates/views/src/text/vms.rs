@@ -77,7 +77,11 @@ fn devices(vm: &Vm) -> Vec<String> {
         let node = device.node.map(|node| format!(" on node {node}")).unwrap_or_default();
         format!("VFIO {name}{node}")
     });
-    taps.chain(net).chain(others).chain(passed).collect()
+    let served = vm.backends.iter().map(|backend| {
+        let events = count(backend.eventfds.len(), "eventfd");
+        format!("vhost-user by {} {} ({events})", backend.comm, backend.pid)
+    });
+    taps.chain(net).chain(others).chain(served).chain(passed).collect()
 }
 
 fn threads(vm: &Vm) -> String {

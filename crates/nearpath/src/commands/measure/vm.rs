@@ -116,10 +116,15 @@ impl VmArguments {
         let each = |now: &VmMeasurement| {
             let devices = now.vms.iter().flat_map(|vm| &vm.device_interrupts);
             let interrupts = devices.fold(0u64, |sum, one| sum.saturating_add(one.interrupts));
-            match interrupts {
-                0 => format!("{} packets to taps", now.started),
-                _ => format!("{} packets to taps, {interrupts} interrupts of devices", now.started),
+            let written = now.vms.iter().flat_map(|vm| &vm.backend_interrupts);
+            let written = written.fold(0u64, |sum, one| sum.saturating_add(one.interrupts));
+            let mut seen = format!("{} packets to taps", now.started);
+            for (count, what) in [(interrupts, "of devices"), (written, "written")] {
+                if count > 0 {
+                    seen.push_str(&format!(", {count} interrupts {what}"));
+                }
             }
+            seen
         };
         Ok(self.wanted(self.time.measure(&mut packets, interrupt, each)?))
     }
