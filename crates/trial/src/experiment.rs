@@ -108,10 +108,7 @@ pub fn run<E: Experiment>(
                 Ok(block) => {
                     let sign = watch.look(&block, with);
                     blocks.push((block, is_with));
-                    if matches!(sign, Some(Sign::Suspicion(_))) {
-                        state = State::Without;
-                    }
-                    confirmed(experiment, &mut watch, sign)?
+                    confirmed(experiment, &mut watch, sign, &mut state)?
                 }
                 Err(what) => {
                     Some(Harm { what, blocks_with: watch.blocks_with() + usize::from(with) })
@@ -140,11 +137,13 @@ pub fn run<E: Experiment>(
 }
 
 /// The harm that these signs are of. A suspicion is looked into: the change is undone, the host has a block to recover, and
-/// if the next one is still harmful, the change is not the cause. These blocks are no part of a cycle.
+/// if the next one is still harmful, the change is not the cause. Else it is made once more, and harmful again if it is the
+/// cause. These blocks are no part of a cycle.
 fn confirmed<E: Experiment>(
     experiment: &mut E,
     watch: &mut HarmWatch,
     sign: Option<Sign>,
+    state: &mut State,
 ) -> Result<Option<Harm>, E::Error> {
     let blocks_with = watch.blocks_with();
     let what = match sign {
@@ -153,15 +152,22 @@ fn confirmed<E: Experiment>(
         Some(Sign::Suspicion(what)) => what,
     };
     experiment.set(false)?;
+    *state = State::Without;
     let (Ok(recovery), Ok(after)) = (experiment.block()?, experiment.block()?) else {
         // A link that is lost now, after the change.
         return Ok(Some(Harm { what, blocks_with }));
     };
-    let is_relieved = watch.is_relieved(&after);
-    for block in [recovery, after] {
-        watch.look(&block, false);
+    if !watch.is_relieved(&after) {
+        for block in [recovery, after] {
+            watch.look(&block, false);
+        }
+        return Ok(None);
     }
-    Ok(is_relieved.then_some(Harm { what, blocks_with }))
+    experiment.set(true)?;
+    *state = State::With;
+    let again = experiment.block()?;
+    let is_harmful = again.is_err() || again.is_ok_and(|block| !watch.is_relieved(&block));
+    Ok(is_harmful.then_some(Harm { what, blocks_with: blocks_with + 1 }))
 }
 
 /// What the host is in.
@@ -343,10 +349,10 @@ mod tests {
     fn a_harmful_change_is_stopped_in_its_second_block() {
         let mut host = Written { worse: true, ..Written::default() };
         let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA], |_| ()).unwrap();
-        // It is undone at once; that the host has recovered then is the proof.
-        assert_eq!(host.log, "-A=AA=AA+BB-AA");
+        // It is undone at once; that the host recovers then, and is as slow with it again, is the proof.
+        assert_eq!(host.log, "-A=AA=AA+BB-AA+B-");
         let stopped = outcome.stopped.unwrap();
-        assert_eq!(stopped.blocks_with, 2);
+        assert_eq!(stopped.blocks_with, 3);
         assert_eq!(
             outcome.rest.iter().map(|(_, with)| *with).collect::<Vec<_>>(),
             [false, true, true]
@@ -372,6 +378,11 @@ mod tests {
         assert_eq!(host.log, "-A=AA=AA+BB-AAAA+BB-A-");
         assert!(outcome.stopped.is_none());
         assert_eq!(outcome.cycles.len(), 3, "the two further blocks are in none of them");
+        // A burst that ends just when the change is undone.
+        let mut host = Written { busy: 6..8, ..Written::default() };
+        let outcome = run(&mut host, &[PLACEBO, ABBA], |_| ()).unwrap();
+        assert_eq!(host.log, "-A=AA=AA+BB-AA+B-A-");
+        assert!(outcome.stopped.is_none());
         // A change that is harmful is found when the other work has ended.
         let mut host = Written { busy: 6..10, worse: true, ..Written::default() };
         let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA, ABBA], |_| ()).unwrap();

@@ -5,8 +5,8 @@
 //! are known before the first with it; two blocks with it that are both far worse than the worst of those are
 //! enough. Losses, errors and drops stop it in the first block.
 //!
-//! Metric and rate are also those of a host that has other work for some seconds. So they are a suspicion, until the
-//! change has been undone and they are as they were ([`HarmWatch::is_relieved`]).
+//! Metric and rate are also those of a host that has other work for some seconds. So they are a suspicion, until they are as
+//! they were when the change has been undone ([`HarmWatch::is_relieved`]), and harmful again in a third block with it.
 
 use super::pool::own;
 use nearpath_model::Block;
