@@ -175,21 +175,24 @@ def main() -> None:
     """Measures and prints."""
     if len(sys.argv) not in (3, 4):
         raise SystemExit(__doc__.rsplit("usage: ", 1)[1].strip())
-    count = int(sys.argv[3]) if len(sys.argv) == 4 else 200
+    count = int(sys.argv[3]) if len(sys.argv) == 4 else 100
     kept = pages(sys.argv[1])
     print(f"{count} hosts with {PAGES} pages each, of a daemon under traffic; {FLEET:,} hosts each {SCRAPE_S} s:")
+    factor = 0.0
     for name, bodies in kept.items():
         cost = scraped(sys.argv[2], bodies, name, count)
-        rate = FLEET * SERIES / SCRAPE_S
-        page = len(bodies[-1]) * SERIES / cost["series"]
+        # The same metrics are more series as text: the first format says how much larger a host with SERIES is.
+        factor = factor or SERIES / cost["series"]
+        series, page = cost["series"] * factor, len(bodies[-1]) * factor
+        rate = FLEET * series / SCRAPE_S
         print(
             f"  {name}: {cost['series']:.0f} series a host, {len(bodies[-1]) / 1e3:.1f} kB a scrape, "
             f"{cost['memory'] / 1e3:.1f} kB of memory a series, {cost['bytes']:.2f} bytes a sample in a block"
         )
         print(
-            f"    of {SERIES}: {rate / 1e3:.0f}k samples/s, {FLEET * SERIES * cost['memory'] / 1e9:.0f} GB of memory, "
-            f"{rate * DAY_S * cost['bytes'] / 1e9:.0f} GB a day, "
-            f"{FLEET * page / SCRAPE_S / 1e6:.0f} MB/s of scrapes",
+            f"    with {series:.0f} series a host: {rate / 1e3:.0f}k samples/s, "
+            f"{FLEET * series * cost['memory'] / 1e9:.0f} GB of memory, "
+            f"{rate * DAY_S * cost['bytes'] / 1e9:.0f} GB a day, {FLEET * page / SCRAPE_S / 1e6:.0f} MB/s of scrapes",
             flush=True,
         )
 
