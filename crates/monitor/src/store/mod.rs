@@ -15,8 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Most series at any time, apart from `others`: at most one for each metric.
+/// Most series at any time.
 pub const SERIES_MAX: usize = 2_000;
+/// Most series with labels of their own: each metric may have one of `others`, and a counter of what was left out.
+pub const OWN_SERIES_MAX: usize = SERIES_MAX - 2 * METRICS.len();
 /// A series without news for this long has ended.
 pub const FORGET: Duration = Duration::from_secs(600);
 /// Values of labels are cut at this many characters: names come from processes and interfaces.
@@ -185,7 +187,7 @@ impl Store {
         let kind = METRICS.get(at)?.kind;
         let mut labels = boxed(labels);
         let is_known = self.families.get(at)?.contains_key(&labels);
-        if !is_known && self.count >= SERIES_MAX {
+        if !is_known && self.count >= OWN_SERIES_MAX {
             self.left_out(METRICS.get(at)?.name);
             if kind == Kind::Gauge || labels.is_empty() {
                 return None;
