@@ -9,7 +9,7 @@
 #define NEARPATH_NIC_STAMPS_H
 
 #define NICS_MAX 64
-/* With devices that stand on NICs (VLANs, macvtaps). */
+/* With the upper devices of NICs (VLANs, macvtaps). */
 #define NICS_AND_UPPERS_MAX 1024
 /*
  * An older timestamp does not belong to this packet, or the clock was set: any other delay of a second between
@@ -33,7 +33,7 @@ struct nic {
 
 /*
  * Row of a device in nic_clocks. A device without a row does not timestamp: the timestamp is then of a device
- * that the packet passed before, as a forwarded packet keeps it. A device that stands on one NIC alone may have the row of
+ * that the packet passed before, as a forwarded packet keeps it. An upper device of one NIC alone may have the row of
  * that, for whoever sees its packets after they have passed it.
  */
 struct {

@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn blocks_of_a_scenario_are_merged_and_compared() {
         let scenarios = [Scenario::NoBinding, Scenario::CpuBinding];
-        let blocks: Vec<(Scenario, Measured)> = order(&scenarios, 5)
+        let blocks: Vec<(Scenario, Measured)> = order(&scenarios, 6)
             .into_iter()
             .zip(0..)
             .map(|(scenario, number)| {
@@ -307,7 +307,7 @@ mod tests {
             .collect();
         let rows = results(&scenarios, &blocks);
         let [none, cpu] = &rows[..] else { panic!("{rows:?}") };
-        assert_eq!((none.count, none.lost, none.p99_of_blocks.len()), (10_000, 10, 10));
+        assert_eq!((none.count, none.lost, none.p99_of_blocks.len()), (12_000, 12, 12));
         assert_eq!((none.per_s, none.memory_elsewhere), (1_000.0, Some(0.25)));
         assert_eq!(none.cache_misses_per_answer, Some(4.0));
         assert!((2_000..=2_002).contains(&none.percentiles["50"]));

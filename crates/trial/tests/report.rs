@@ -19,7 +19,7 @@ fn the_json_has_the_documented_names() {
         changes: vec!["irq-40".to_owned()],
         metric: "p99".to_owned(),
         path: Some(PathKind::Receive),
-        comparison: compare(&vec![cycle; 4], &Thresholds::default()).unwrap(),
+        comparison: compare(&vec![cycle; 6], &Thresholds::default()).unwrap(),
         design: TrialDesign {
             alternating: true,
             seed: 7,

@@ -1,9 +1,9 @@
-//! Devices that stand on one NIC alone, so that their packets are the NIC's: VLANs, macvlans and macvtaps, and bonds with
+//! Upper devices of one NIC alone, whose packets are the NIC's: VLANs, macvlans and macvtaps, and bonds with
 //! one port. A packet that has passed them is known by the last of them (`skb_iif`, net/core/dev.c).
 
 use nearpath_model::{IfIndex, Nic, NicKind, StampingNic};
 
-/// Maximum number of devices that stand on each other.
+/// Maximum number of devices above each other.
 const MAX_DEPTH: usize = 8;
 /// Maximum number of such devices: their map has room for 1,024 with the NICs.
 const MAX_UPPERS: usize = 960;
@@ -20,13 +20,13 @@ pub struct Upper {
 }
 
 impl Upper {
-    /// Whether it stands on this NIC.
+    /// Whether it is above this NIC.
     pub fn is_above(&self, nic: &StampingNic) -> bool {
         (self.netns, self.nic) == (nic.netns, nic.ifindex)
     }
 }
 
-/// Those of interfaces that stand on exactly one other each.
+/// Those of interfaces with exactly one lower device each.
 pub fn uppers(nics: &[Nic]) -> Vec<Upper> {
     let upper = |one: &Nic| {
         let mut lower = below(nics, one)?;
@@ -42,7 +42,7 @@ pub fn uppers(nics: &[Nic]) -> Vec<Upper> {
     nics.iter().filter_map(upper).take(MAX_UPPERS).collect()
 }
 
-/// The only interface that another stands on.
+/// The only lower device of another.
 fn below<'a>(nics: &'a [Nic], one: &Nic) -> Option<&'a Nic> {
     let here = || nics.iter().filter(|other| other.netns == one.netns);
     match one.kind {

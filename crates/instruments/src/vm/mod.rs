@@ -30,7 +30,7 @@ pub struct VmPackets<'a> {
     root: &'a Root,
     /// Names of interfaces by index.
     taps: BTreeMap<u32, String>,
-    /// Devices that stand on NICs, by which packets come.
+    /// Upper devices of NICs, through which packets come.
     uppers: Vec<Upper>,
     cpus: usize,
     /// What is measured besides the packets into virtual machines.

@@ -167,7 +167,7 @@ fn connection(server: &Server<'_>, access: &Access, stream: TcpStream) -> io::Re
     Ok(())
 }
 
-/// A connection whose end can be set anew.
+/// A connection whose end can be set again.
 trait Timed: Read + Write {
     fn give(&mut self, time: Duration);
 }

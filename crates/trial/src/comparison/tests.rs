@@ -29,9 +29,10 @@ fn numbers_are_those_of_the_blocks() {
     assert_eq!((found.blocks, found.verdict), (24, Verdict::Better));
     assert!((found.baseline - 100.0).abs() < 1e-9 && (found.with_plan - 80.0).abs() < 1e-9);
     assert!((found.delta_percent + 20.0).abs() < 1e-9);
-    // Of 64 exchanges of halves, none and all are as far apart.
-    assert_eq!(found.placebo, None);
-    assert!((found.p_value.unwrap() - 2.0 / 64.0).abs() < 1e-6, "{found:?}");
+    assert_eq!((found.placebo, found.p_value), (None, Some(0.0)));
+    // One cycle that says nothing: four of 128 exchanges of halves are as far apart.
+    let found = compared(&varying([80.0, 80.0, 80.0, 80.0, 80.0, 80.0, 100.0]));
+    assert!(found.p_value.unwrap() >= 4.0 / 128.0 - 1e-6, "{found:?}");
     assert_eq!(compared(&varying([99.9; 6])).verdict, Verdict::NoDifference);
     let found = compared(&varying([90.0, 130.0, 80.0, 101.0, 122.0, 77.0]));
     assert_eq!(found.verdict, Verdict::Inconclusive, "{found:?}");
@@ -157,7 +158,7 @@ fn a_change_made_once_is_compared_before_and_after() {
 
 #[test]
 fn many_trials_find_something_by_chance() {
-    let helps = [80.0, 70.0, 90.0, 80.0, 85.0, 75.0];
+    let helps = [80.0, 65.0, 97.0, 80.0, 95.0, 70.0];
     let mut one = compared(&varying(helps));
     let p = one.p_value.unwrap();
     assert!(one.verdict == Verdict::Better && p > 0.005 && p < 0.05, "{one:?}");

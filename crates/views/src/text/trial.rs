@@ -205,7 +205,7 @@ mod tests {
     }
 
     fn report() -> TrialReport {
-        let mut cycles = vec![cycle(20_000.0, 15_000.0, false); 5];
+        let mut cycles = vec![cycle(20_000.0, 15_000.0, false); 12];
         cycles.extend([1.01, 0.99, 1.0, 1.0].map(|times| cycle(20_000.0, 20_000.0 * times, true)));
         let far = Hops { other_cpu: 1.0, other_llc: None, other_node: Some(0.5) };
         TrialReport {
@@ -237,7 +237,7 @@ mod tests {
     fn a_trial_says_what_the_plan_did() {
         let expected = "\
 better: plan applied
-receive, end to end p99: 20.0µs -> 15.0µs (-25.0%; 95% between -25.0% and -25.0%), 20 blocks
+receive, end to end p99: 20.0µs -> 15.0µs (-25.0%; 95% between -25.0% and -25.0%), 48 blocks
 placebo (plan undone and undone again): 0% (95% between -1.6% and +1.6%), 16 blocks
 blocks: 2.00s, alternating, after 300ms (measured) to settle; correlation of successive blocks 0.50
 
@@ -278,7 +278,7 @@ hops to another CPU per packet    1.000    0.000
         report.comparison.delta_percent = f64::NAN;
         let said = plain(&report);
         assert!(said.starts_with("worse: trial stopped, plan undone\nharm in block 1 with the plan: eth0: link lost\n"), "{said}");
-        assert!(said.contains("p99: 20.0µs -> unknown, 20 blocks"), "{said}");
+        assert!(said.contains("p99: 20.0µs -> unknown, 48 blocks"), "{said}");
         report.one_way.push("memory pid 7 start 99: one-way: it stays".to_owned());
         let said = plain(&report);
         assert!(
@@ -300,14 +300,14 @@ hops to another CPU per packet    1.000    0.000
         report.comparison.p_adjusted = Some(0.0123);
         assert!(trial(&report).contains("p = 0.012 corrected for the number of trials"));
 
-        let cycles = vec![cycle(0.01, 0.005, false); 4];
+        let cycles = vec![cycle(0.01, 0.005, false); 12];
         report.comparison = compare(&cycles, &Thresholds::default()).unwrap();
         (report.metric, report.path) = ("above:250us".to_owned(), Some(PathKind::Receive));
         let said = trial(&report);
         assert!(said.contains("receive, end to end above:250us: 1.0% -> 0.50%"), "{said}");
 
         // 66.7 and 50ms for each Gbit.
-        let cycles = vec![cycle(0.0667, 0.05, false); 5];
+        let cycles = vec![cycle(0.0667, 0.05, false); 12];
         report.comparison = compare(&cycles, &Thresholds::default()).unwrap().of_rate();
         (report.metric, report.path) = ("gbps".to_owned(), None);
         report.mechanism = None;

@@ -1,4 +1,4 @@
-//! PMD threads of an existing Open vSwitch: checked, and planned anew where they poll from another node.
+//! PMD threads of an existing Open vSwitch: checked, and planned again where they poll from another node.
 //!
 //! Input: [`Switch`](nearpath_host::workers::Switch), the host's topology. Output: an [`OvsCheck`](nearpath_model::OvsCheck),
 //! or changes. Pure. The rules are those of Open vSwitch's Documentation/topics/dpdk/pmd.rst and of
