@@ -248,6 +248,9 @@ fn once(host: Host, seed: u64, effect: f64) -> Verdict {
 
 #[test]
 fn a_change_that_harms_is_stopped_between_bursts() {
+    if !nearpath_testing::require_lengthy() {
+        return;
+    }
     let harm = count(HOSTS[6], FINDING, 3.0, |found| found == Verdict::Worse);
     println!("bursts: three times slower: worse in {harm} of {FINDING}");
     assert!(harm >= FINDING * 4 / 5, "{harm}");
