@@ -6,7 +6,7 @@
 //! came, went or has another name, and after [`KNOWN_FOR`]: most of what a host has stays as it is for months.
 
 use crate::topology::nodes::{NODES, counters as numastat};
-use crate::{Notes, ReadError, Root};
+use crate::{Notes, Root};
 use crate::{counters, irqs, nics, topology};
 use nearpath_model::{HOST_SCHEMA, Host, Irq, IrqNumber, Unknown};
 use std::collections::BTreeSet;
@@ -48,11 +48,8 @@ fn id(irq: &Irq) -> (&IrqNumber, &String) {
 }
 
 impl TrafficReader {
-    /// The host now. Affinities are those of the queues' interrupts.
-    ///
-    /// # Errors
-    /// As [`crate::read`].
-    pub fn read(&mut self, root: &Root) -> Result<Host, ReadError> {
+    /// The host now. Affinities are those of the queues' interrupts. What cannot be read is in [`Host::unknown`].
+    pub fn read(&mut self, root: &Root) -> Host {
         let mut notes = Notes::default();
         // Before the devices: what changes while they are read is read again the next time.
         let announced = root.text(ANNOUNCED).ok();
@@ -88,7 +85,7 @@ impl TrafficReader {
         host.unknown.sort();
         host.unknown.dedup();
         self.known = announced.is_some().then_some(known);
-        Ok(host)
+        host
     }
 }
 
@@ -138,7 +135,7 @@ mod tests {
         let root = Root::tree(tree.path()).unwrap();
         let whole = || crate::read(&root, &Wanted::default()).unwrap();
         let mut reader = TrafficReader::default();
-        same(&reader.read(&root).unwrap(), &whole());
+        same(&reader.read(&root), &whole());
         // Counters and affinities change without an announcement.
         put(tree.path(), "/sys/devices/system/node/node1/numastat", "numa_hit 4711\n");
         put(tree.path(), "/proc/irq/101/smp_affinity_list", "0\n");
@@ -147,7 +144,7 @@ mod tests {
         let more: String =
             table.lines().map(|line| line.replacen(" 0 ", " 9 ", 1) + "\n").collect();
         put(tree.path(), "/proc/interrupts", &more);
-        let second = reader.read(&root).unwrap();
+        let second = reader.read(&root);
         same(&second, &whole());
         assert_eq!(second.topology.nodes[1].numastat["numa_hit"], 4711);
         assert_eq!(second.irqs[1].affinity.as_ref().unwrap().to_string(), "0");
@@ -158,21 +155,21 @@ mod tests {
         let tree = machine().write();
         let root = Root::tree(tree.path()).unwrap();
         let mut reader = TrafficReader::default();
-        assert_eq!(reader.read(&root).unwrap().topology.online.to_string(), "0-3");
+        assert_eq!(reader.read(&root).topology.online.to_string(), "0-3");
         put(tree.path(), "/sys/devices/system/cpu/online", "0-2\n");
         // Not read: this is what is saved.
-        assert_eq!(reader.read(&root).unwrap().topology.online.to_string(), "0-3");
+        assert_eq!(reader.read(&root).topology.online.to_string(), "0-3");
         put(tree.path(), ANNOUNCED, "8\n");
-        assert_eq!(reader.read(&root).unwrap().topology.online.to_string(), "0-2");
+        assert_eq!(reader.read(&root).topology.online.to_string(), "0-2");
         // An interrupt with another name.
         put(tree.path(), "/sys/devices/system/cpu/online", "0-3\n");
         let table = std::fs::read_to_string(tree.path().join("proc/interrupts")).unwrap();
         put(tree.path(), "/proc/interrupts", &table.replace("eth0-TxRx-2", "eth1-TxRx-2"));
-        assert_eq!(reader.read(&root).unwrap().topology.online.to_string(), "0-3");
+        assert_eq!(reader.read(&root).topology.online.to_string(), "0-3");
         // Without announcements all is read each time.
         std::fs::remove_file(tree.path().join(&ANNOUNCED[1..])).unwrap();
-        reader.read(&root).unwrap();
+        reader.read(&root);
         put(tree.path(), "/sys/devices/system/cpu/online", "0-1\n");
-        assert_eq!(reader.read(&root).unwrap().topology.online.to_string(), "0-1");
+        assert_eq!(reader.read(&root).topology.online.to_string(), "0-1");
     }
 }

@@ -165,9 +165,16 @@ fn confirmed<E: Experiment>(
     }
     experiment.set(true)?;
     *state = State::With;
-    let again = experiment.block()?;
-    let is_harmful = again.is_err() || again.is_ok_and(|block| !watch.is_relieved(&block));
-    Ok(is_harmful.then_some(Harm { what, blocks_with: blocks_with + 1 }))
+    let blocks_with = blocks_with + 1;
+    let again = match experiment.block()? {
+        Ok(again) => again,
+        Err(what) => return Ok(Some(Harm { what, blocks_with })),
+    };
+    // What is lost in this block stops it as in any other.
+    if let Some(Sign::Harm(what)) = watch.look(&again, true) {
+        return Ok(Some(Harm { what, blocks_with }));
+    }
+    Ok((!watch.is_relieved(&again)).then_some(Harm { what, blocks_with }))
 }
 
 /// What the host is in.
@@ -270,6 +277,7 @@ mod tests {
         blocks: u32,
         broken_at: Option<u32>,
         link_lost_at: Option<u32>,
+        lossy_at: Option<u32>,
         worse: bool,
         phases: bool,
         /// The host has other work in these blocks.
@@ -305,7 +313,8 @@ mod tests {
             let phase = if self.phases && (self.blocks / 8).is_multiple_of(2) { 2.0 } else { 1.0 };
             let sum = metric * phase + f64::from(self.blocks % 3);
             let observed = Observed::Ratio { sum, count: 1.0 };
-            let (lost, errors, drops, cpus_busy, rate_per_s) = (0.0, 0.0, 0.0, 0.0, 1.0);
+            let lost = if self.lossy_at == Some(self.blocks) { 0.5 } else { 0.0 };
+            let (errors, drops, cpus_busy, rate_per_s) = (0.0, 0.0, 0.0, 1.0);
             Ok(Ok(Block { observed, lost, errors, drops, cpus_busy, rate_per_s }))
         }
 
@@ -383,6 +392,13 @@ mod tests {
         let outcome = run(&mut host, &[PLACEBO, ABBA], |_| ()).unwrap();
         assert_eq!(host.log, "-A=AA=AA+BB-AA+B-A-");
         assert!(outcome.stopped.is_none());
+        // What is lost with the change then is its harm.
+        let mut host = Written { busy: 6..8, lossy_at: Some(10), ..Written::default() };
+        let outcome = run(&mut host, &[PLACEBO, ABBA], |_| ()).unwrap();
+        assert_eq!(host.log, "-A=AA=AA+BB-AA+B-");
+        let stopped = outcome.stopped.unwrap();
+        assert!(stopped.what.starts_with("packets lost: 50.0%"), "{stopped:?}");
+        assert_eq!(stopped.blocks_with, 3);
         // A change that is harmful is found when the other work has ended.
         let mut host = Written { busy: 6..10, worse: true, ..Written::default() };
         let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA, ABBA], |_| ()).unwrap();

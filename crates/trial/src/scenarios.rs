@@ -75,8 +75,14 @@ impl Scenario {
 
 /// The order of the blocks: each scenario twice a cycle, there and back.
 pub fn order<T: Copy>(scenarios: &[T], cycles: usize) -> Vec<T> {
-    let cycle: Vec<T> = scenarios.iter().chain(scenarios.iter().rev()).copied().collect();
-    cycle.repeat(cycles)
+    let there = || scenarios.iter().copied();
+    let cycle = |_| -> Vec<T> {
+        match fastrand::bool() {
+            true => there().chain(there().rev()).collect(),
+            false => there().rev().chain(there()).collect(),
+        }
+    };
+    (0..cycles).flat_map(cycle).collect()
 }
 
 /// A measured block.
@@ -290,7 +296,10 @@ mod tests {
     #[test]
     fn scenarios_alternate_there_and_back() {
         let [none, cpu, ..] = Scenario::ALL;
-        assert_eq!(order(&[none, cpu], 2), [none, cpu, cpu, none, none, cpu, cpu, none]);
+        let all = order(&[none, cpu], 100);
+        let count = |cycle: [Scenario; 4]| all.chunks(4).filter(|one| *one == cycle).count();
+        let (first, second) = (count([none, cpu, cpu, none]), count([cpu, none, none, cpu]));
+        assert!(first > 10 && second > 10 && first + second == 100, "{first} and {second}");
         assert_eq!(order(&Scenario::ALL, 3).len(), 48);
     }
 

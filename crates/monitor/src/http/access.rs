@@ -7,6 +7,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -51,13 +53,28 @@ struct Tls {
     min_version: Option<String>,
 }
 
+/// A file as it was when it was opened.
+#[derive(Debug)]
+struct ReadFile {
+    path: PathBuf,
+    stamp: Stamp,
+}
+
+/// What changes with a file's contents, or when another takes its place: device, inode, size, and both times.
+type Stamp = (u64, u64, u64, [i64; 4]);
+
+fn stamp(data: &Metadata) -> Stamp {
+    let times = [data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec()];
+    (data.dev(), data.ino(), data.size(), times)
+}
+
 /// Who may see the pages; without any rule everybody.
 #[derive(Default)]
 pub struct Access {
     tls: Option<Arc<ServerConfig>>,
     users: BTreeMap<String, String>,
-    /// Certificate and key.
-    files: Vec<PathBuf>,
+    /// What was read: the configuration, certificate and key.
+    files: Vec<ReadFile>,
     /// Headers that were found right. The lock is held while hashing: guessing takes one CPU at most.
     known: Mutex<Vec<String>>,
 }
@@ -69,20 +86,23 @@ impl Access {
     /// A file cannot be read, or holds something that this server cannot do.
     pub fn read(file: &Path) -> Result<Self, AccessError> {
         let form = |text: String| AccessError::Form(file.to_owned(), text);
-        let bytes = read(file)?;
+        let mut files = Vec::new();
+        let bytes = read(file, &mut files)?;
         let text = std::str::from_utf8(&bytes).map_err(|error| form(error.to_string()))?;
         let config = parse(text).map_err(form)?;
         let folder = file.parent().unwrap_or(Path::new("."));
-        let tls = config.tls_server_config.as_ref().map(|tls| server_config(tls, folder));
+        let tls = config.tls_server_config.as_ref();
+        let tls = tls.map(|tls| server_config(tls, folder, &mut files));
         let (tls, users) = (tls.transpose()?, config.basic_auth_users);
-        let files = config.tls_server_config.iter().flat_map(|tls| [&tls.cert_file, &tls.key_file]);
-        let files = files.map(|file| folder.join(file)).collect();
         Ok(Self { tls, users, files, known: Mutex::default() })
     }
 
-    /// The files that the configuration names.
-    pub fn files(&self) -> &[PathBuf] {
-        &self.files
+    /// Whether any of its files has changed since it was read, or is gone.
+    pub fn has_changed(&self) -> bool {
+        let is_same = |file: &ReadFile| {
+            std::fs::metadata(&file.path).is_ok_and(|data| stamp(&data) == file.stamp)
+        };
+        !self.files.iter().all(is_same)
     }
 
     /// The configuration of TLS, if connections are encrypted.
@@ -118,11 +138,14 @@ fn same(a: &str, b: &str) -> bool {
     a.len() == b.len() && differs == 0
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, AccessError> {
+/// Reads a file, and notes what it was when it was opened: what is written meanwhile is a change.
+fn read(file: &Path, files: &mut Vec<ReadFile>) -> Result<Vec<u8>, AccessError> {
     use std::io::Read;
     let of = |error| AccessError::File(file.to_owned(), error);
     let mut bytes = Vec::new();
     let opened = std::fs::File::open(file).map_err(of)?;
+    let stamp = stamp(&opened.metadata().map_err(of)?);
+    files.push(ReadFile { path: file.to_owned(), stamp });
     opened.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(of)?;
     if bytes.len() as u64 > FILE_MAX {
         return Err(AccessError::Form(file.to_owned(), "larger than 1 MiB".to_owned()));
@@ -153,16 +176,21 @@ fn parse(text: &str) -> Result<File, String> {
     }
 }
 
-fn server_config(tls: &Tls, folder: &Path) -> Result<Arc<ServerConfig>, AccessError> {
+fn server_config(
+    tls: &Tls,
+    folder: &Path,
+    files: &mut Vec<ReadFile>,
+) -> Result<Arc<ServerConfig>, AccessError> {
     let of = |file: &Path, error: &dyn std::fmt::Display| {
         AccessError::Form(file.to_owned(), error.to_string())
     };
     let (cert_file, key_file) = (folder.join(&tls.cert_file), folder.join(&tls.key_file));
-    let bytes = read(&cert_file)?;
+    let bytes = read(&cert_file, files)?;
     let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&bytes)
         .collect::<Result<_, _>>()
         .map_err(|error| of(&cert_file, &error))?;
-    let key = PrivateKeyDer::from_pem_slice(&read(&key_file)?).map_err(|e| of(&key_file, &e))?;
+    let key = read(&key_file, files)?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| of(&key_file, &error))?;
     let versions: &[_] = match tls.min_version.as_deref() {
         Some("TLS13") => &[&rustls::version::TLS13],
         _ => &[&rustls::version::TLS13, &rustls::version::TLS12],

@@ -1,11 +1,10 @@
 //! The rules of a file as they are now: certificates are renewed and passwords changed while the daemon serves.
 //!
-//! As exporters do (prometheus/exporter-toolkit, docs/web-configuration.md), the file, and certificate and key, are looked
-//! at for each connection. What has changed is read; what cannot be used is reported once, and the rules of before stay,
-//! so a certificate that is replaced before its key refuses nobody. Connections that are open keep theirs.
+//! As exporters do (prometheus/exporter-toolkit, docs/web-configuration.md), the file, certificate and key are looked at for
+//! each connection. What has changed is read; what cannot be used is reported, and the rules of before stay, so a
+//! certificate that is replaced before its key refuses nobody. Open connections keep the rules that they began with.
 
 use super::access::{Access, AccessError};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,27 +19,24 @@ pub struct CurrentAccess {
 
 struct Loaded {
     access: Arc<Access>,
-    /// What the files looked like when they were last read, also if they could not be used.
-    seen: Vec<Option<Stamp>>,
+    /// Why the files cannot be used as they are now. They are read again for each connection then, since it may be
+    /// another file that must change.
+    refused: Option<String>,
 }
-
-/// What changes with a file's contents, or when another takes its place.
-type Stamp = (u64, u64, u64, [i64; 4]);
 
 /// What became of the rules when they were looked at.
 #[derive(Debug)]
 pub enum Change {
     /// They were read again.
     Read,
-    /// The files have changed, and cannot be used.
+    /// The files have changed and cannot be used, for another reason than the last one.
     Refused(AccessError),
 }
 
 impl CurrentAccess {
     /// Rules that never change.
     pub fn fixed(access: Access) -> Self {
-        let loaded = Loaded { access: Arc::new(access), seen: Vec::new() };
-        Self { file: None, needs_tls: false, loaded: Mutex::new(loaded) }
+        Self { file: None, needs_tls: false, loaded: Mutex::new(Loaded::new(access)) }
     }
 
     /// The rules of a `web-config.yml`.
@@ -48,14 +44,7 @@ impl CurrentAccess {
     /// # Errors
     /// As [`Access::read`].
     pub fn of(file: &Path) -> Result<Self, AccessError> {
-        // Before it is read: what changes meanwhile is seen to have changed.
-        let before = stamp(file);
-        let access = Access::read(file)?;
-        let mut seen = stamps(file, &access);
-        if let Some(first) = seen.first_mut() {
-            *first = before;
-        }
-        let loaded = Mutex::new(Loaded { access: Arc::new(access), seen });
+        let loaded = Mutex::new(Loaded::new(Access::read(file)?));
         Ok(Self { file: Some(file.to_owned()), needs_tls: false, loaded })
     }
 
@@ -67,41 +56,42 @@ impl CurrentAccess {
     /// The rules for a connection, and what has become of them since the last one.
     pub fn now(&self) -> (Arc<Access>, Option<Change>) {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(file) = &self.file else { return (Arc::clone(&loaded.access), None) };
-        let seen = stamps(file, &loaded.access);
-        if seen == loaded.seen {
-            return (Arc::clone(&loaded.access), None);
+        let change = self.file.as_ref().and_then(|file| self.look(file, &mut loaded));
+        (Arc::clone(&loaded.access), change)
+    }
+
+    fn look(&self, file: &Path, loaded: &mut Loaded) -> Option<Change> {
+        if loaded.refused.is_none() && !loaded.access.has_changed() {
+            return None;
         }
-        let change = match Access::read(file) {
-            Ok(access) if access.tls().is_none() && self.needs_tls => {
-                loaded.seen = seen;
-                let reason = "it has no TLS any more, and this address is open to others";
-                Change::Refused(AccessError::Form(file.clone(), reason.to_owned()))
-            }
+        match self.read(file) {
             Ok(access) => {
-                // Of the files that it names; what changed since is read the next time, at the latest.
-                loaded.seen = stamps(file, &access);
-                loaded.access = Arc::new(access);
-                Change::Read
+                *loaded = Loaded::new(access);
+                Some(Change::Read)
             }
             Err(error) => {
-                loaded.seen = seen;
-                Change::Refused(error)
+                let reason = error.to_string();
+                let is_new = loaded.refused.as_ref() != Some(&reason);
+                loaded.refused = Some(reason);
+                is_new.then_some(Change::Refused(error))
             }
-        };
-        (Arc::clone(&loaded.access), Some(change))
+        }
+    }
+
+    fn read(&self, file: &Path) -> Result<Access, AccessError> {
+        let access = Access::read(file)?;
+        if self.needs_tls && access.tls().is_none() {
+            let reason = "it has no TLS any more, and this address is open to others";
+            return Err(AccessError::Form(file.to_owned(), reason.to_owned()));
+        }
+        Ok(access)
     }
 }
 
-/// Of the file, and of those that these rules name.
-fn stamps(file: &Path, access: &Access) -> Vec<Option<Stamp>> {
-    std::iter::once(file).chain(access.files().iter().map(PathBuf::as_path)).map(stamp).collect()
-}
-
-fn stamp(file: &Path) -> Option<Stamp> {
-    let data = std::fs::metadata(file).ok()?;
-    let times = [data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec()];
-    Some((data.dev(), data.ino(), data.size(), times))
+impl Loaded {
+    fn new(access: Access) -> Self {
+        Self { access: Arc::new(access), refused: None }
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +105,26 @@ mod tests {
     /// `Authorization` of alice and bob, whose password is `secret`.
     const ALICE: Option<&str> = Some("Basic YWxpY2U6c2VjcmV0");
     const BOB: Option<&str> = Some("Basic Ym9iOnNlY3JldA==");
+
+    #[test]
+    fn a_file_that_comes_after_the_one_that_names_it_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("web.yml");
+        std::fs::write(&file, users("alice")).unwrap();
+        let current = CurrentAccess::of(&file).unwrap();
+        let tls = "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n";
+        std::fs::write(&file, tls).unwrap();
+        let refused = |current: &CurrentAccess| match current.now().1 {
+            Some(Change::Refused(error)) => Some(error.to_string()),
+            _ => None,
+        };
+        assert!(refused(&current).unwrap().contains("cert.pem"));
+        assert_eq!(refused(&current), None, "reported once");
+        // The configuration has not changed since; another reason is reported.
+        std::fs::write(folder.path().join("cert.pem"), "").unwrap();
+        assert!(refused(&current).unwrap().contains("key.pem"));
+        assert!(current.now().0.allows(ALICE));
+    }
 
     #[test]
     fn what_changes_is_read_and_what_cannot_be_used_is_reported_once() {

@@ -68,12 +68,12 @@ pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
         None => CurrentAccess::fixed(Access::default()),
     };
     let is_encrypted = access.now().0.tls().is_some();
-    if !config.insecure && !config.listen.ip().is_loopback() {
-        access.needs_tls();
-    }
     one_arena();
     let listener = listener(config, is_encrypted)?;
     let address = listener.local_addr().unwrap_or(config.listen);
+    if is_encrypted && !config.insecure && !address.ip().is_loopback() {
+        access.needs_tls();
+    }
     let (stop, topology) = (Stop::new()?, topology()?);
     let monitored = Arc::new(Monitored::new(config.interval).with_report(config.report));
     let recording = records::open(config)?;

@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
     }
 
     fn facts(&mut self) -> Result<(), String> {
-        let host = self.traffic.read(&self.root).map_err(|error| error.to_string())?;
+        let host = self.traffic.read(&self.root);
         self.facts.add(&mut self.context.monitored.store(), &host);
         let now = self.context.monitored.now();
         self.context.monitored.record(|| self.fact_rows.add(&host, now));
