@@ -85,6 +85,16 @@ def wait_until_attached(job: Job) -> None:
     wait_until(attached, "bpftrace has attached its probes")
 
 
+def missed(host: Host) -> int:
+    """How many runs of bpftrace's programs the kernel has skipped so far, as their CPU was in another program, or in a
+    system call of user space on a BPF map (`bpf_prog_active` of trace_call_bpf(), kernel/trace/bpf_trace.c).
+
+    Programs of fentry and tp_btf, as nearpath's, run there. 0 before Linux 6.7, which does not count them.
+    """
+    programs = json.loads(host.check(["bpftool", "--json", "prog", "show"]))
+    return sum(one.get("recursion_misses", 0) for one in programs if one["type"] in ("kprobe", "tracepoint"))
+
+
 def _script() -> str:
     passes = (
         PASSES % {"place": place, "packet": packet, "number": number}
