@@ -183,13 +183,31 @@ static __always_inline void add_task(struct cpu *cpu, struct task_struct *next, 
 	}
 }
 
-/* The flow of a packet of which only the address is known. */
-static __always_inline void read_flow(u64 packet, struct tuple *flow)
+/*
+ * Stages at which a received packet's data starts with its network header, and those before it is seen, which are
+ * added then: whoever gives it to the stack has called eth_type_trans(). Where that header is, is written into the
+ * sk_buff only later: by GRO, or by __netif_receive_skb_core().
+ */
+static __always_inline bool is_at_link_layer(u32 stage)
+{
+	return stage <= RX_NETIF_RECEIVE_SKB;
+}
+
+/* The flow of a packet of which only the address is known, at this stage. */
+static __always_inline void read_flow(u64 packet, u32 stage, struct tuple *flow)
 {
 	struct sk_buff *skb = (struct sk_buff *)packet;
 	u32 protocol = bpf_ntohs(BPF_CORE_READ(skb, protocol));
-	u64 at = (u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, network_header);
+	bool at_link_layer = is_at_link_layer(stage);
+	u64 at = 0;
 
+	flow->version = 0;
+	if (stage <= RX_NAPI_GRO_RECEIVE && BPF_CORE_READ(skb, data_len) && !find_header_of_frags(skb, &at))
+		return;
+	if (!at)
+		at = at_link_layer ? (u64)BPF_CORE_READ(skb, data)
+				   : (u64)BPF_CORE_READ(skb, head) + BPF_CORE_READ(skb, network_header);
+	protocol = behind_vlan_tags(&at, protocol, !at_link_layer);
 	if (protocol == ETH_P_IP ? !read_ipv4(at, flow) : protocol != ETH_P_IPV6 || !read_ipv6(at, flow))
 		flow->version = 0;
 }
@@ -336,7 +354,7 @@ __noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 		struct packet *p = packet_slot(packet);
 
 		o->bytes = BPF_CORE_READ(skb, len);
-		read_flow(packet, &flow);
+		read_flow(packet, o->to, &flow);
 		if (o->from == TX_NET_DEV_QUEUE || o->from == TX_QDISC_ENQUEUE)
 			o->flags |= read_queued(&o->queued, to, p, skb);
 		else if (o->from == RX_TCP_RCV_ESTABLISHED)

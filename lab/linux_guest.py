@@ -1,6 +1,6 @@
 """A Linux guest in a virtual host, by KVM and vhost: its files, as a part of the payload.
 
-The guest has the host's kernel, one CPU, and what is in its initrd: busybox. Its disk is the payload, read only, so
+The guest has the host's kernel, and what is in its initrd: busybox. Its disk is the payload, read only, so
 that it runs the same nearpath. QEMU is that of the lab's tools.
 """
 
@@ -61,11 +61,12 @@ def nearpath(*words: str) -> str:
     )
 
 
-def on_tap(tap: str, mac: str) -> str:
+def on_tap(tap: str, mac: str, queues: int = 1) -> str:
     """QEMU's options for an interface on a tap, by vhost."""
+    several = (f",queues={queues}", f",mq=on,vectors={2 * queues + 2}") if queues > 1 else ("", "")
     return (
-        f"-netdev tap,id=net,ifname={tap},script=no,downscript=no,vhost=on"
-        f" -device virtio-net-pci,netdev=net,romfile=,mac={mac}"
+        f"-netdev tap,id=net,ifname={tap},script=no,downscript=no,vhost=on{several[0]}"
+        f" -device virtio-net-pci,netdev=net,romfile=,mac={mac}{several[1]}"
     )
 
 
@@ -74,7 +75,7 @@ def by_vfio(device: str) -> str:
     return f"-device vfio-pci,host={device}"
 
 
-def qemu(network: str, address: str, memory_mib: int = 320) -> str:
+def qemu(network: str, address: str, memory_mib: int = 320, cpus: int = 1) -> str:
     """The command that starts the guest in the host, with the options of its interface; its console is
     /tmp/guest.console."""
     at = f"/mnt{FOLDER}/qemu"
@@ -83,7 +84,7 @@ def qemu(network: str, address: str, memory_mib: int = 320) -> str:
         # Not by lib64, a link to the loader of the host, whose C library may be another.
         f"{at}/lib/x86_64-linux-gnu/{LOADER} --library-path {libraries} {at}/usr/bin/qemu-system-x86_64"
         f" -L {at}/usr/share/qemu -L {at}/usr/share/seabios -name guest=web1,debug-threads=on"
-        f" -nodefaults -display none -machine pc,usb=off -accel kvm -cpu host -m {memory_mib} -smp 1"
+        f" -nodefaults -display none -machine pc,usb=off -accel kvm -cpu host -m {memory_mib} -smp {cpus}"
         f" -kernel /mnt{FOLDER}/vmlinuz -initrd /mnt{FOLDER}/initrd -serial file:/tmp/guest.console"
         f" -append 'console=ttyS0 quiet panic=-1 nokaslr mitigations=off tsc=reliable address={address}'"
         " -drive file=/dev/vdb,format=raw,if=none,id=disk,readonly=on -device virtio-blk-pci,drive=disk"

@@ -91,7 +91,7 @@ def test_late_packets_of_a_guest_are_the_hosts_if_its_vcpu_is_taken(host: Host) 
     printed = host.check(explain)
     print(printed)
     first = printed.splitlines()[0]
-    assert "were the host's: its vCPUs waited" in first and first.endswith("behind hog"), first
+    assert "were the host's: its vCPU 0 waited" in first and first.endswith("behind hog"), first
 
 
 @pytest.mark.parametrize(("fault", "part"), [("a task", "vhost_waited"), ("a quota", "_throttled")])

@@ -7,7 +7,7 @@
 use nearpath_model::clock::Clocks;
 use nearpath_model::vm::{GuestLate, GuestSpan, GuestWait, MeasuredVm, VcpuPause, VmMeasurement};
 use nearpath_model::{Measurement, Outlier, ShareKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Why the recordings cannot be put side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -57,35 +57,52 @@ pub fn explain_guest(
         return Err(GuestMismatch::Apart);
     }
     let mut late = GuestLate::default();
+    let mut pieces = Vec::new();
     for outlier in &guest.outliers {
         match in_host(outlier.at_ns).filter(|at| is_within(&clocks, outlier, *at)) {
-            Some(at) => late.spans.push(span(outlier, at, &pauses.kept)),
+            Some(at) => {
+                let delayed = delays(outlier, at, &pauses.kept);
+                late.spans.push(span(outlier, at, &waits(&delayed, &pauses.kept)));
+                pieces.extend(delayed);
+            }
             None => late.outside += 1,
         }
     }
-    late.waited = waited_together(&late.spans, &pauses.kept);
+    late.waited = waits(&each_once(pieces), &pauses.kept);
     Ok(late)
 }
 
-/// What the vCPUs waited for during these spans, which may be at the same time.
-fn waited_together(spans: &[GuestSpan], pauses: &[VcpuPause]) -> Vec<GuestWait> {
-    let mut times: Vec<(u32, u64, u64)> = spans
-        .iter()
-        .map(|span| (span.vcpu, span.host_at_ns.saturating_sub(span.span_ns), span.host_at_ns))
-        .collect();
-    times.sort_unstable();
-    times.dedup_by(|next, before| {
-        let overlap = next.0 == before.0 && next.1 <= before.2;
-        if overlap {
-            before.2 = before.2.max(next.2);
-        }
-        overlap
+/// A part of a wait: its number among all, and its begin and end.
+type Piece = (usize, u64, u64);
+
+/// The parts of waits that delayed the packet of a span that ended at this time of the host.
+///
+/// It waited whenever the vCPU did that should have processed it. The waits of a vCPU that should have handed it over count
+/// as long as the former was idle, or the reader was still on the latter: if it had been handed over before, it would
+/// have been processed.
+fn delays(outlier: &Outlier, at_ns: u64, pauses: &[VcpuPause]) -> Vec<Piece> {
+    let (begin, vcpu) = (at_ns.saturating_sub(outlier.span_ns), outlier.cpu.0);
+    let mut pieces: Vec<Piece> = waits_within(pauses, vcpu, begin, at_ns).collect();
+    let mut elsewhere = outlier.budget.iter().fold(0u64, |sum, share| match share.share {
+        ShareKind::Ipi | ShareKind::Idle | ShareKind::Migration => sum.saturating_add(share.ns),
+        _ => sum,
     });
-    let waits: Vec<GuestWait> = times
-        .into_iter()
-        .flat_map(|(vcpu, begin, end)| waits_within(pauses, vcpu, begin, end))
-        .collect();
-    added(&waits)
+    let of_shares = outlier.budget.iter().filter_map(|share| share.who.as_ref()?.cpu);
+    let others: BTreeSet<u32> =
+        of_shares.chain([outlier.from_cpu]).map(|cpu| cpu.0).filter(|cpu| *cpu != vcpu).collect();
+    for other in others {
+        let covered = covered(&pieces);
+        for (pause, from, to) in waits_within(pauses, other, begin, at_ns) {
+            for (from, to) in uncovered(from, to, &covered) {
+                let ns = elsewhere.min(to - from);
+                elsewhere -= ns;
+                if ns > 0 {
+                    pieces.push((pause, from, from + ns));
+                }
+            }
+        }
+    }
+    pieces
 }
 
 /// The waits of a vCPU, or their parts, between two times.
@@ -94,13 +111,55 @@ fn waits_within(
     vcpu: u32,
     begin: u64,
     end: u64,
-) -> impl Iterator<Item = GuestWait> {
-    let within = move |pause: &VcpuPause| {
-        let ns = pause.end_ns.min(end).saturating_sub(pause.start_ns.max(begin));
-        let behind = pause.behind.clone().filter(|_| !pause.throttled);
-        (ns > 0).then_some(GuestWait { ns, throttled: pause.throttled, behind })
+) -> impl Iterator<Item = Piece> {
+    let within = move |(number, pause): (usize, &VcpuPause)| {
+        let (from, to) = (pause.start_ns.max(begin), pause.end_ns.min(end));
+        (from < to).then_some((number, from, to))
     };
-    pauses.iter().filter(move |pause| pause.vcpu == vcpu).filter_map(within)
+    pauses.iter().enumerate().filter(move |(_, pause)| pause.vcpu == vcpu).filter_map(within)
+}
+
+/// The times of pieces, those that overlap as one, in their order.
+fn covered(pieces: &[Piece]) -> Vec<(u64, u64)> {
+    let mut times: Vec<(u64, u64)> = pieces.iter().map(|&(_, from, to)| (from, to)).collect();
+    times.sort_unstable();
+    times.dedup_by(|next, before| {
+        let overlap = next.0 <= before.1;
+        if overlap {
+            before.1 = before.1.max(next.1);
+        }
+        overlap
+    });
+    times
+}
+
+/// What of a time is in none of these, which are in order and do not overlap.
+fn uncovered(mut from: u64, to: u64, covered: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let first = covered.partition_point(|&(_, end)| end <= from);
+    let mut free = Vec::new();
+    for &(begin, end) in covered.iter().skip(first).take_while(|(begin, _)| *begin < to) {
+        if from < begin {
+            free.push((from, begin));
+        }
+        from = end;
+    }
+    if from < to {
+        free.push((from, to));
+    }
+    free
+}
+
+/// Pieces of several spans, which may be at the same time.
+fn each_once(mut pieces: Vec<Piece>) -> Vec<Piece> {
+    pieces.sort_unstable();
+    pieces.dedup_by(|next, before| {
+        let overlap = next.0 == before.0 && next.1 <= before.2;
+        if overlap {
+            before.2 = before.2.max(next.2);
+        }
+        overlap
+    });
+    pieces
 }
 
 /// Whether the host measured for the whole of a span that ended then.
@@ -109,10 +168,7 @@ fn is_within(clocks: &Clocks, outlier: &Outlier, at_ns: u64) -> bool {
     at_ns <= clocks.end.monotonic_ns && begin.is_some_and(|ns| ns >= clocks.begin.monotonic_ns)
 }
 
-fn span(outlier: &Outlier, host_at_ns: u64, pauses: &[VcpuPause]) -> GuestSpan {
-    let vcpu = outlier.cpu.0;
-    let begin = host_at_ns.saturating_sub(outlier.span_ns);
-    let waited: Vec<GuestWait> = waits_within(pauses, vcpu, begin, host_at_ns).collect();
+fn span(outlier: &Outlier, host_at_ns: u64, waited: &[GuestWait]) -> GuestSpan {
     let stolen = outlier.budget.iter().filter(|share| share.share == ShareKind::Stolen);
     GuestSpan {
         direction: outlier.direction,
@@ -122,20 +178,23 @@ fn span(outlier: &Outlier, host_at_ns: u64, pauses: &[VcpuPause]) -> GuestSpan {
         packet: outlier.packet,
         span_ns: outlier.span_ns,
         host_at_ns,
-        vcpu,
+        vcpu: outlier.cpu.0,
         stolen_ns: stolen.fold(0, |sum, share| sum.saturating_add(share.ns)),
-        waited: added(&waited),
+        waited: waited.to_vec(),
     }
 }
 
-/// Waits for the same as one, most first.
-fn added<'a>(waits: impl IntoIterator<Item = &'a GuestWait>) -> Vec<GuestWait> {
-    let mut sums: BTreeMap<(bool, Option<&str>), u64> = BTreeMap::new();
-    for wait in waits {
-        let sum = sums.entry((wait.throttled, wait.behind.as_deref())).or_default();
-        *sum = sum.saturating_add(wait.ns);
+/// Waits of a vCPU for the same as one, most first.
+fn waits(pieces: &[Piece], pauses: &[VcpuPause]) -> Vec<GuestWait> {
+    let mut sums: BTreeMap<(u32, bool, Option<&str>), u64> = BTreeMap::new();
+    for &(number, from, to) in pieces {
+        let Some(pause) = pauses.get(number) else { continue };
+        let behind = pause.behind.as_deref().filter(|_| !pause.throttled);
+        let sum = sums.entry((pause.vcpu, pause.throttled, behind)).or_default();
+        *sum = sum.saturating_add(to - from);
     }
-    let wait = |((throttled, behind), ns): ((bool, Option<&str>), u64)| GuestWait {
+    let wait = |((vcpu, throttled, behind), ns): ((u32, bool, Option<&str>), u64)| GuestWait {
+        vcpu,
         ns,
         throttled,
         behind: behind.map(str::to_owned),
@@ -150,7 +209,7 @@ mod tests {
     use super::*;
     use nearpath_model::clock::{ClockReading, GuestTsc};
     use nearpath_model::vm::VcpuPauses;
-    use nearpath_model::{CpuId, Direction, Share};
+    use nearpath_model::{CpuId, Culprit, Direction, Share};
     use proptest::prelude::*;
 
     /// The host's clocks: 2 counts a nanosecond, from 10 s after its start.
@@ -251,7 +310,7 @@ mod tests {
         ];
         let late = explain_guest(&host, &vm, &guest(spans)).unwrap();
         let waited: Vec<u64> = late.waited.iter().map(|wait| wait.ns / 1_000_000).collect();
-        assert_eq!(waited, [150 + 110 + 20]);
+        assert_eq!(waited, [150 + 110, 20], "vCPU 0, vCPU 1");
     }
 
     #[test]
@@ -259,6 +318,45 @@ mod tests {
         let (host, vm) = vm(vec![pause(0, 13_000, 13_100, Some("hog"))]);
         let late = explain_guest(&host, &vm, &guest(vec![outlier(7300, 300, 0, 0)])).unwrap();
         assert_eq!((late.by_host(), late.spans[0].waited_ns()), (0, 100_000_000));
+    }
+
+    /// Of RPS, or of a reader that was woken: the vCPU that should have woken the other was without a CPU.
+    #[test]
+    fn a_vcpu_that_has_not_handed_the_packet_over_counts_while_the_other_is_idle() {
+        // In the host from 13.000 to 13.300 s.
+        let kept = vec![
+            pause(0, 12_900, 13_120, Some("hog")),
+            pause(1, 13_100, 13_160, Some("other")),
+            pause(0, 13_150, 13_280, None),
+            pause(2, 13_000, 13_300, Some("another")),
+        ];
+        let (host, vm) = vm(kept);
+        let handed = |share, ms: u64| {
+            let share = Share { share, ns: ms * 1_000_000, who: None };
+            Outlier { from_cpu: CpuId(0), budget: vec![share], ..outlier(7300, 300, 1, 0) }
+        };
+        let waited = |outlier: Outlier| {
+            let late = explain_guest(&host, &vm, &guest(vec![outlier])).unwrap();
+            let of =
+                |w: &GuestWait| (w.vcpu, w.ns / 1_000_000, w.behind.clone().unwrap_or_default());
+            late.spans[0].waited.iter().map(of).collect::<Vec<_>>()
+        };
+        let of = |vcpu, ms, behind: &str| (vcpu, ms, behind.to_owned());
+        assert_eq!(
+            waited(handed(ShareKind::Ipi, 260)),
+            [of(0, 120, ""), of(0, 100, "hog"), of(1, 60, "other")]
+        );
+        assert_eq!(
+            waited(handed(ShareKind::Idle, 110)),
+            [of(0, 100, "hog"), of(1, 60, "other"), of(0, 10, "")]
+        );
+        // It had something else to do.
+        assert_eq!(waited(handed(ShareKind::Task, 300)), [of(1, 60, "other")]);
+        // The reader waited on the vCPU from which it was migrated.
+        let mut migrated = handed(ShareKind::Migration, 300);
+        migrated.from_cpu = CpuId(1);
+        migrated.budget[0].who = Some(Culprit { cpu: Some(CpuId(2)), ..Culprit::default() });
+        assert_eq!(waited(migrated), [of(2, 240, "another"), of(1, 60, "other")]);
     }
 
     #[test]
@@ -299,17 +397,19 @@ mod tests {
         #[test]
         fn no_recording_panics(
             (monotonic, tsc, offset, ratio) in any::<(u64, u64, i64, u64)>(),
-            (at_ns, span_ns) in any::<(u64, u64)>(),
-            waits: Vec<(u64, u64)>,
+            (at_ns, span_ns, idle_ns) in any::<(u64, u64, u64)>(),
+            waits: Vec<(u64, u64, bool)>,
         ) {
-            let waits = waits.into_iter().map(|(start_ns, end_ns)| VcpuPause {
+            let waits = waits.into_iter().map(|(start_ns, end_ns, other)| VcpuPause {
                 start_ns,
                 end_ns,
-                ..pause(0, 0, 0, Some("hog"))
+                ..pause(other.into(), 0, 0, Some("hog"))
             });
             let (host, vm) = vm(waits.collect());
             let end = ClockReading { monotonic_ns: monotonic, tsc };
-            let mut recorded = guest(vec![Outlier { at_ns, span_ns, ..outlier(7, 3, 0, 0) }]);
+            let budget = vec![Share { share: ShareKind::Idle, ns: idle_ns, who: None }];
+            let late = Outlier { at_ns, span_ns, budget, from_cpu: CpuId(1), ..outlier(7, 3, 0, 0) };
+            let mut recorded = guest(vec![late]);
             let _ = explain_guest(&host, &vm, &recorded);
             recorded.clocks = Some(Clocks { end, ..GUEST });
             let tsc = Some(GuestTsc { offset, ratio, fraction_bits: 32 });

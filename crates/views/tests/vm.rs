@@ -333,7 +333,8 @@ fn late_packets() {
 
 #[test]
 fn late_spans_of_a_guest() {
-    let wait = |ms: u64, throttled, behind: Option<&str>| GuestWait {
+    let wait = |vcpu, ms: u64, throttled, behind: Option<&str>| GuestWait {
+        vcpu,
         ns: ms * 1_000_000,
         throttled,
         behind: behind.map(str::to_owned),
@@ -351,11 +352,17 @@ fn late_spans_of_a_guest() {
         waited,
     };
     let spans = vec![
-        span("sock_recv", 31, 29, vec![wait(29, false, Some("hog\x1b"))]),
-        span("sock_recv", 52, 50, vec![wait(40, false, Some("hog\x1b")), wait(10, true, None)]),
-        span("udp_queue_rcv", 44, 0, vec![wait(2, false, None)]),
+        span("sock_recv", 31, 29, vec![wait(1, 29, false, Some("hog\x1b"))]),
+        span(
+            "sock_recv",
+            52,
+            50,
+            vec![wait(1, 40, false, Some("hog\x1b")), wait(0, 10, true, None)],
+        ),
+        span("udp_queue_rcv", 44, 0, vec![wait(1, 2, false, None)]),
     ];
-    let waited = vec![wait(69, false, Some("hog\x1b")), wait(10, true, None), wait(2, false, None)];
+    let waited =
+        vec![wait(1, 69, false, Some("hog\x1b")), wait(0, 10, true, None), wait(1, 2, false, None)];
     let late = GuestLate { spans, outside: 1, waited };
     let vm = MeasuredVm {
         pid: Some(4711),

@@ -39,7 +39,7 @@ pub struct GuestLate {
 }
 
 impl GuestLate {
-    /// Late spans that were so for the host: their vCPU was without a CPU for most of them.
+    /// Late spans that were so for the host: a vCPU was without a CPU for most of them.
     pub fn by_host(&self) -> usize {
         self.spans.iter().filter(|span| span.is_by_host()).count()
     }
@@ -66,17 +66,18 @@ pub struct GuestSpan {
     pub vcpu: u32,
     /// What the guest itself knows to be stolen of it.
     pub stolen_ns: u64,
-    /// What the vCPU waited for meanwhile, most first.
+    /// What it waited for meanwhile, and what the vCPUs did that should have handed the packet over, most first. No two
+    /// are at the same time.
     pub waited: Vec<GuestWait>,
 }
 
 impl GuestSpan {
-    /// How long its vCPU was without a CPU.
+    /// How long its vCPU, or one that should have handed the packet over, was without a CPU.
     pub fn waited_ns(&self) -> u64 {
         self.waited.iter().fold(0, |sum, wait| sum.saturating_add(wait.ns))
     }
 
-    /// Whether its vCPU was without a CPU for most of it.
+    /// Whether that was most of it.
     pub fn is_by_host(&self) -> bool {
         self.waited_ns() > self.span_ns / 2
     }
@@ -85,6 +86,9 @@ impl GuestSpan {
 /// What a vCPU waited for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestWait {
+    /// The vCPU's number.
+    #[serde(default)]
+    pub vcpu: u32,
     /// How long.
     pub ns: u64,
     /// Whether for its cgroup's quota.

@@ -4,6 +4,7 @@ use super::table::{Table, left, or_none, right};
 use super::units::{latency, printable};
 use super::{heading, line};
 use nearpath_model::vm::{GuestLate, GuestSpan, GuestWait};
+use std::collections::BTreeSet;
 
 /// Maximum number of spans shown, the longest; the JSON has all.
 const SHOWN: usize = 20;
@@ -36,18 +37,33 @@ fn answer(late: &GuestLate) -> String {
         (1, 0) => "the late span in the guest was not the host's: its vCPU ran".to_owned(),
         (_, 0) => format!("none of {all} late spans in the guest was the host's: its vCPUs ran"),
         _ => {
-            let most = late
-                .waited
-                .first()
+            let most = most(&late.waited)
                 .map_or_else(String::new, |wait| format!(", most of it {}", for_what(wait)));
             let total = late.waited.iter().fold(0u64, |sum, wait| sum.saturating_add(wait.ns));
             let were = if by_host == 1 { "was" } else { "were" };
+            let vcpus: BTreeSet<u32> = late.waited.iter().map(|wait| wait.vcpu).collect();
+            let who = match vcpus.into_iter().collect::<Vec<_>>().as_slice() {
+                [one] => format!("vCPU {one}"),
+                _ => "vCPUs".to_owned(),
+            };
             format!(
-                "{by_host} of {all} late spans in the guest {were} the host's: its vCPUs waited {}{most}",
+                "{by_host} of {all} late spans in the guest {were} the host's: its {who} waited {}{most}",
                 latency(total)
             )
         }
     }
+}
+
+/// What the vCPUs waited for most, together.
+fn most(waited: &[GuestWait]) -> Option<&GuestWait> {
+    let same = |one: &GuestWait, other: &GuestWait| {
+        (one.throttled, &one.behind) == (other.throttled, &other.behind)
+    };
+    let together = |wait: &&GuestWait| {
+        let all = waited.iter().filter(|other| same(wait, other));
+        std::cmp::Reverse(all.fold(0u64, |sum, other| sum.saturating_add(other.ns)))
+    };
+    waited.iter().min_by_key(together)
 }
 
 /// `behind hog`.
@@ -74,7 +90,11 @@ fn table(late: &GuestLate) -> String {
     ]);
     let some = |ns: u64| if ns == 0 { "-".to_owned() } else { latency(ns) };
     for span in spans.into_iter().take(SHOWN) {
-        let waits: Vec<String> = span.waited.iter().take(2).map(for_what).collect();
+        let of = |wait: &GuestWait| match wait.vcpu == span.vcpu {
+            true => for_what(wait),
+            false => format!("vCPU {} {}", wait.vcpu, for_what(wait)),
+        };
+        let waits: Vec<String> = span.waited.iter().take(2).map(of).collect();
         table.row([
             printable(&span.from),
             printable(&span.to),
