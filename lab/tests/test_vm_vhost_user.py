@@ -6,8 +6,11 @@ that counts what it writes, and the kicks that it gets.
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from statistics import median
 from typing import Any
+
+import pytest
 
 from lab import Host, Job
 from lab.fixtures import lab, smoke
@@ -19,7 +22,16 @@ from .linux_guests import payload
 from .test_vm_guest import probe
 from .test_vm_late import SLOW, start_hog
 from .test_vms import shown
-from .vhost_user import PMD_CPU, VCPU_CPU, Backend, in_guest, start_served_guest, start_switched_guest
+from .vhost_user import (
+    PMD_CPU,
+    VCPU_CPU,
+    Backend,
+    Switched,
+    in_guest,
+    start_guest_of_ovs,
+    start_guest_of_testpmd,
+    start_served_guest,
+)
 
 __all__ = ["payload"]
 
@@ -86,12 +98,12 @@ class Trace:
         return times
 
 
-def written_to(document: dict[str, Any], vm: Job, backend: Job) -> list[dict[str, Any]]:
+def written_to(document: dict[str, Any], vm: Job, backend: int) -> list[dict[str, Any]]:
     """The interrupts of the only virtual machine, which only this process writes."""
     (one,) = document["vms"]
     assert (one["pid"], one["queues"], document["lost"]) == (vm.pid, [], 0), document
     found: list[dict[str, Any]] = one["backend_interrupts"]
-    assert {interrupt["pid"] for interrupt in found} == {backend.pid}, found
+    assert {interrupt["pid"] for interrupt in found} == {backend}, found
     return found
 
 
@@ -109,15 +121,15 @@ def interrupts_in_guest(host: Host) -> Counter[str]:
     )
 
 
+@pytest.mark.parametrize("start", [start_guest_of_testpmd, start_guest_of_ovs])
 @lab(kernels=("6.12",), topology=dpdk.TWO_NODES, nics=IGB, variant="dpdk")
-def test_interrupts_of_testpmd_are_followed_into_the_guest(host: Host) -> None:
-    testpmd, vm = start_switched_guest(host)
+def test_interrupts_of_a_switch_are_followed_into_the_guest(host: Host, start: Callable[[Host], Switched]) -> None:
+    comm, pid, worker, vm = start(host)
     assert probe(host, 10, "1s")["received"] >= 5
     (one,) = shown(host)["vms"]
     ((process, eventfds),) = [(backend["pid"], backend["eventfds"]) for backend in one["backends"]]
-    assert (process, len(eventfds)) == (testpmd.pid, 4), one
-    assert f"vhost-user by dpdk-testpmd {testpmd.pid} (4 eventfds)" in host.check("nearpath show vms")
-    worker = int(host.check(f"grep -l dpdk-worker1 /proc/{testpmd.pid}/task/*/comm").split("/")[-2])
+    assert (process, len(eventfds)) == (pid, 4), one
+    assert f"vhost-user by {comm} {pid} (4 eventfds)" in host.check("nearpath show vms")
     (vcpu,) = [vcpu["thread"]["tid"] for vcpu in one["vcpus"]]
 
     before = interrupts_in_guest(host)
@@ -128,7 +140,7 @@ def test_interrupts_of_testpmd_are_followed_into_the_guest(host: Host) -> None:
     times = trace.times()
     counted = interrupts_in_guest(host) - before
 
-    found = written_to(document, vm, testpmd)
+    found = written_to(document, vm, pid)
     print(received, counted, {vector: (len(all), median(all)) for vector, all in times.items()})
     # Of packets that are received, and of those that were sent.
     assert received >= 180 and [len(found), len(times)] == [2, 2], found
@@ -145,11 +157,11 @@ def test_interrupts_of_testpmd_are_followed_into_the_guest(host: Host) -> None:
         assert (set(interrupt["handled_on"]), set(interrupt["entered_on"])) == ({str(PMD_CPU)}, {str(VCPU_CPU)})
         # A bucket is 4.4% wide, and the trace's own probes run before and between nearpath's programs.
         assert abs(median(of_trace) - whole["p50_ns"]) < max(60_000, 0.2 * median(of_trace)), interrupt
-    # testpmd polls the rings.
+    # The switch polls the rings.
     (kicks,) = document["vms"][0]["backend_kicks"]
-    assert kicks == {"pid": testpmd.pid, "comm": "dpdk-testpmd", "eventfds": {}}
+    assert kicks == {"pid": pid, "comm": comm, "eventfds": {}}
     printed = host.check("nearpath measure vm --transmit --for 2s")
-    assert f"0 kicks for dpdk-testpmd {testpmd.pid}: it polls the rings" in printed, printed
+    assert f"0 kicks for {comm} {pid}: it polls the rings" in printed, printed
 
 
 @smoke
@@ -172,7 +184,7 @@ def test_writes_and_kicks_of_a_backend_are_counted(host: Host) -> None:
     print(listened, asked)
 
     assert asked["written"] == {"0": 150, "1": 40} and 180 <= listened["listened"] <= 190
-    found = written_to(document, vm, backend.job)
+    found = written_to(document, vm, backend.job.pid)
     # A program that is preempted by itself loses an event, and says so: the other process writes often.
     lost = document["events_lost"]
     assert lost <= 10 and len(found) == 2, (lost, found)
@@ -207,7 +219,7 @@ def test_what_delays_interrupts_of_a_backend_is_named(host: Host) -> None:
     backend.ask("write 400 40 0")
     document = ended(measuring)
     host.check(["kill", str(hog.pid)])
-    (interrupt,) = written_to(document, vm, backend.job)
+    (interrupt,) = written_to(document, vm, backend.job.pid)
     assert 400 <= interrupt["interrupts"] <= 405
     late = interrupt["late"]
     print(late)

@@ -1,9 +1,9 @@
 """Linux guests whose interface a process serves (vhost-user), in the virtual host of a test.
 
-The process is testpmd, which forwards between the guest and one end of a veth pair, whose other end is a port of Open
-vSwitch; the host needs `variant="dpdk"`:
+The process is testpmd, or Open vSwitch with DPDK, which forwards between the guest and one end of a veth pair, whose
+other end is a port of Open vSwitch in the kernel; the host needs `variant="dpdk"`:
 
-    peer - nic0 - br0 - outer | inner - testpmd - guest
+    peer - nic0 - br0 - outer | inner - testpmd, or br1 - guest
 
 Or a program that forwards nothing: it writes to the interrupts' eventfds when it is asked to, and reads those of kicks,
 whose values are the number of kicks.
@@ -88,9 +88,11 @@ while True:
 
 
 class Switched(NamedTuple):
-    """The guest, and what serves its interface."""
+    """The guest, and what serves its interface: its process, and the thread that polls the rings."""
 
-    testpmd: Job
+    comm: str
+    pid: int
+    worker: int
     guest: Job
 
 
@@ -122,36 +124,68 @@ class Backend:
         return answer
 
 
-def on_vhost_user(memory_mib: int = 320) -> str:
+def on_vhost_user(listens: bool, memory_mib: int = 320) -> str:
     """QEMU's options for an interface that a process serves, which has the guest's memory, too."""
+    side = ",server=on,wait=off" if listens else ""
     return (
         f"-object memory-backend-memfd,id=mem,size={memory_mib}M,share=on -numa node,memdev=mem"
-        f" -chardev socket,id=switch,path={SOCKET} -netdev vhost-user,id=net,chardev=switch"
+        f" -chardev socket,id=switch,path={SOCKET}{side} -netdev vhost-user,id=net,chardev=switch"
         f" -device virtio-net-pci,netdev=net,romfile=,mac={MAC}"
     )
 
 
-def start_served_guest(host: Host) -> Job:
-    """Starts a guest whose interface the process at the socket serves."""
+def start_served_guest(host: Host, listens: bool = False) -> Job:
+    """Starts a guest whose interface the process at the socket serves; QEMU connects, or listens."""
     host.check("modprobe kvm_amd")
-    return started(host, on_vhost_user(), ADDRESS)
+    return started(host, on_vhost_user(listens), ADDRESS)
 
 
-def start_switched_guest(host: Host) -> Switched:
+def start_guest_of_testpmd(host: Host) -> Switched:
     """Starts testpmd with its worker on a CPU of its own, and the guest; waits until it answers."""
-    dpdk.reserve_hugepages(host, (96, 0))
-    host.check(
-        "ip link add outer type veth peer name inner"
-        # testpmd sends what it receives, and veth leaves checksums to a NIC.
-        " && for end in outer inner; do ethtool -K $end tx off rx off; ip link set $end up; done"
-        " && ovs-vsctl --may-exist add-port br0 outer"
-    )
+    _add_veth(host)
     eal = (
         f"--no-pci --lcores 0@{MAIN_CPU},1@{PMD_CPU} --main-lcore 0 --socket-mem 128,0"
         f" --vdev=net_vhost0,iface={SOCKET} --vdev=net_af_packet0,iface=inner"
     )
     testpmd = dpdk.start_testpmd(host, eal, "--total-num-mbufs=8192")
-    return Switched(testpmd, start_served_guest(host))
+    return _switched(host, "dpdk-testpmd", testpmd.pid, "dpdk-worker1", start_served_guest(host))
+
+
+def start_guest_of_ovs(host: Host) -> Switched:
+    """The same with Open vSwitch, which connects to QEMU."""
+    _add_veth(host)
+    dpdk.start_ovs(host, f"other_config:pmd-cpu-mask={1 << PMD_CPU:x}", memory="128,0")
+    host.check("ovs-vsctl add-br br1 -- set bridge br1 datapath_type=netdev")
+    for port, options in (
+        ("inner0", "type=dpdk options:dpdk-devargs=net_af_packet0,iface=inner"),
+        ("vhost0", f"type=dpdkvhostuserclient options:vhost-server-path={SOCKET}"),
+    ):
+        host.check(f"ovs-vsctl add-port br1 {port} -- set Interface {port} {options}", dpdk.PATIENCE_S)
+        assert host.check(f"ovs-vsctl get Interface {port} error").strip() == "[]"
+    vm = start_served_guest(host, listens=True)
+    pid = int(host.check("cat /run/openvswitch/ovs-vswitchd.pid"))
+    wait_until(lambda: "[up]" in _link(host), "Open vSwitch has connected")
+    return _switched(host, "ovs-vswitchd", pid, f"pmd-c{PMD_CPU:02}", vm)
+
+
+def _link(host: Host) -> str:
+    return f"[{host.check('ovs-vsctl get Interface vhost0 link_state').strip()}]"
+
+
+def _add_veth(host: Host) -> None:
+    dpdk.reserve_hugepages(host, (96, 0))
+    host.check(
+        "ip link add outer type veth peer name inner"
+        # They send what they receive, and veth leaves checksums to a NIC.
+        " && for end in outer inner; do ethtool -K $end tx off rx off; ip link set $end up; done"
+        " && ovs-vsctl --may-exist add-port br0 outer"
+    )
+
+
+def _switched(host: Host, comm: str, pid: int, worker: str, guest: Job) -> Switched:
+    threads = host.check(f"grep -l '^{worker}' /proc/{pid}/task/*/comm").split()
+    assert len(threads) == 1, threads
+    return Switched(comm, pid, int(threads[0].split("/")[-2]), guest)
 
 
 def in_guest(command: str) -> str:
