@@ -211,9 +211,21 @@ impl Finding {
         self.changes.push(change);
         self
     }
+
+    fn set_netns(&mut self, netns: &str) {
+        self.changes.iter_mut().for_each(|change| change.set_netns(netns));
+        self.symptoms.iter_mut().for_each(|symptom| symptom.set_netns(netns));
+    }
 }
 
 impl Diagnosis {
+    /// The diagnosis of another network namespace than that of its readers, as for `--netns`.
+    #[must_use]
+    pub fn in_netns(mut self, netns: &str) -> Self {
+        self.findings.iter_mut().for_each(|finding| finding.set_netns(netns));
+        self
+    }
+
     /// Reports, first, that nothing was measured, and why.
     #[must_use]
     pub fn not_measured(mut self, reason: &str) -> Self {

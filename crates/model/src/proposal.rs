@@ -2,7 +2,8 @@
 //! option.
 
 use crate::{
-    Ethtool, NicSetting, SettingFile, SocketProtocol, Sysctl, Target, Value, is_interface_name,
+    Ethtool, FileOf, NicSetting, SettingFile, SocketProtocol, Sysctl, Target, Value,
+    is_interface_name,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -26,6 +27,10 @@ pub struct ProposedChange {
     /// Whether it is an alternative to the changes before it, instead of following them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alternative: bool,
+    /// The network namespace in which it is to be made, as for `--netns`: `blue`, `pid:4711`, `/proc/4711/ns/net`. `None`
+    /// if it is that of who reads this, or the setting belongs to no namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
 }
 
 /// Serializes a value as its text.
@@ -104,6 +109,27 @@ impl Proposal {
         match self.setting()? {
             Target::File(file) => Some(file),
             _ => None,
+        }
+    }
+
+    /// Whether it is another one in each network namespace.
+    pub fn is_of_netns(&self) -> bool {
+        match self {
+            Self::Setting(Target::File(file)) => match file.of {
+                FileOf::Sysctl(sysctl) => {
+                    // Of net.core all but this one are the host's (net_core_table, net/core/sysctl_net_core.c).
+                    let name = sysctl.name();
+                    name.starts_with("net.") && !name.starts_with("net.core.")
+                        || name == "net.core.somaxconn"
+                }
+                _ => file.of.is_of_namespace(),
+            },
+            Self::Setting(target) => matches!(
+                target,
+                Target::Nic(_) | Target::Qdiscs(_) | Target::VlanEgress(_) | Target::Xdp(_)
+            ),
+            Self::Steering { .. } => true,
+            Self::Affinity { .. } | Self::Pages { .. } | Self::IrqbalanceBans => false,
         }
     }
 
@@ -216,6 +242,7 @@ impl ProposedChange {
             after: after.into(),
             why: why.into(),
             alternative: false,
+            netns: None,
         }
     }
 
@@ -223,6 +250,13 @@ impl ProposedChange {
     #[must_use]
     pub fn instead(self) -> Self {
         Self { alternative: true, ..self }
+    }
+
+    /// The same change in another network namespace, if its target belongs to one.
+    pub fn set_netns(&mut self, netns: &str) {
+        if self.target.is_of_netns() {
+            self.netns = Some(netns.to_owned());
+        }
     }
 }
 

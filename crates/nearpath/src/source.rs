@@ -47,6 +47,11 @@ impl Source {
         &self.namespace
     }
 
+    /// The requested namespace as it was given: `blue`, `pid:7`.
+    pub fn netns(&self) -> Option<&str> {
+        self.namespace.netns.as_deref()
+    }
+
     /// The inode of the requested namespace.
     ///
     /// # Errors

@@ -111,6 +111,57 @@ fn blamed(document: &Value) -> Vec<&Value> {
     long.map(|share| &share["who"]).filter(|who| who["comm"].is_string()).collect()
 }
 
+/// On the host a device of this name would be another one.
+#[test]
+fn a_fix_in_another_namespace_can_be_pasted_on_the_host() {
+    let programs = ["bash", "nsenter", "unshare", "mount", "tee"];
+    if !can_run() || !programs.iter().all(|name| require_program(name)) {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    pair.write(Side::Server, "queues/rx-0/rps_cpus", "1").unwrap();
+    let reader = pair.run(Side::Server, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
+    reader.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let (to, done) = (reader.local_addr().unwrap(), AtomicBool::new(false));
+    let sender = pair.run(Side::Client, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
+    let found = thread::scope(|scope| {
+        scope.spawn(|| {
+            pin();
+            while !done.load(Ordering::Relaxed) {
+                let _ = reader.recv(&mut [0; 64]);
+            }
+        });
+        scope.spawn(|| {
+            pin();
+            while !done.load(Ordering::Relaxed) {
+                let _ = sender.send_to(&[0; 64], to);
+                thread::sleep(Duration::from_micros(500));
+            }
+        });
+        let _over = Over(&done);
+        Command::new(NEARPATH)
+            .args(["diagnose", "-v", "--measure", "stages", "--max-overhead", "none"])
+            .args(["--for", "2s", "--netns", &pair.path(Side::Server)])
+            .output()
+            .unwrap()
+    });
+    let text = String::from_utf8(found.stdout).unwrap();
+    let mut fixes = text.lines().filter_map(|line| line.trim().strip_prefix("fix:"));
+    let fix = fixes.find(|fix| fix.contains("rps_cpus")).expect(&text);
+    let command = fix.split("    (was").next().unwrap().trim();
+    assert!(command.contains("nsenter --net="), "{text}");
+    let pasted = Command::new("bash").args(["-c", command]).output().unwrap();
+    assert!(pasted.status.success(), "{command}: {pasted:?}");
+    assert_eq!(pair.read(Side::Server, "queues/rx-0/rps_cpus").unwrap().trim(), "0", "{command}");
+}
+
+/// To CPU 1.
+fn pin() {
+    let mut cpus = rustix::thread::CpuSet::new();
+    cpus.set(1);
+    rustix::thread::sched_setaffinity(None, &cpus).unwrap();
+}
+
 #[test]
 fn an_exited_task_is_reported_with_its_cgroup() {
     if !nearpath_testing::require_ci() {

@@ -170,7 +170,7 @@ impl VethPair {
     }
 
     /// Reads such a file.
-    fn read(&self, side: Side, file: &str) -> io::Result<String> {
+    pub fn read(&self, side: Side, file: &str) -> io::Result<String> {
         io::read_to_string(File::from(self.open(side, file, OFlags::RDONLY)?))
     }
 

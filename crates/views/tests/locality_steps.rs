@@ -19,6 +19,7 @@ fn change(target: &str, before: &str, after: &str, why: &str) -> ProposedChange 
         after: after.into(),
         why: why.into(),
         alternative: false,
+        netns: None,
     }
 }
 

@@ -222,6 +222,7 @@ fn change(before: &str, after: &str, alternative: bool) -> ProposedChange {
         after: after.into(),
         why: "These CPUs are on the NIC's node.".into(),
         alternative,
+        netns: None,
     }
 }
 

@@ -427,6 +427,7 @@ fn change(context: &Context<'_>, who: &Culprit, cpus: &CpuSet) -> Option<Propose
         after: others.to_string().into(),
         why: format!("Packets wait for it on {}.", text::cpus(cpus)),
         alternative: false,
+        netns: None,
     })
 }
 

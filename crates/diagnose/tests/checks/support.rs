@@ -229,7 +229,7 @@ pub fn render_finding(finding: &Finding) -> String {
         text.push_str(&format!("  causes: {} [{}]\n", symptom.title, symptom.check));
     }
     for change in &finding.changes {
-        let ProposedChange { target, before, after, why, alternative } = change;
+        let ProposedChange { target, before, after, why, alternative, netns: _ } = change;
         let mark = if *alternative { "or" } else { "=>" };
         let before = before.as_ref().map_or("?".to_owned(), ToString::to_string);
         text.push_str(&format!("  {mark} {target}: {before} -> {after}\n     {why}\n"));

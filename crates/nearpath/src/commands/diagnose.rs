@@ -21,6 +21,7 @@ use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::memory::{self, Memory};
 use nearpath_instruments::stages::{Options, Stages, zoom};
 use nearpath_instruments::workers::{self, Workers};
+use nearpath_model::shell::word;
 use nearpath_model::{Detail, Diagnosis, Host, Protocol, Severity};
 use nearpath_monitor::recording::Replay;
 use std::path::PathBuf;
@@ -130,8 +131,10 @@ impl Diagnose {
             output::json(&diagnosis)
         } else {
             // A plan for another host cannot be tried here.
-            let next = live.then_some("nearpath tune try");
-            output::text(&self.verbose.diagnosis(&diagnosis, next))
+            let netns = self.looking.source.netns();
+            let netns = netns.map(|netns| format!(" --netns {}", word(netns)));
+            let next = live.then(|| format!("nearpath tune try{}", netns.unwrap_or_default()));
+            output::text(&self.verbose.diagnosis(&diagnosis, next.as_deref()))
         };
         let found = match diagnosis.findings.iter().map(|finding| finding.severity).max() {
             Some(Severity::Critical) if self.exit_code => Some(2),
@@ -165,7 +168,12 @@ impl Looking {
         root: &'a Root,
         instrument: &mut Option<Together<'a>>,
     ) -> Result<Diagnosis, Failure> {
-        if self.is_live() { self.live(root, instrument) } else { self.facts_and_files() }
+        let diagnosis =
+            if self.is_live() { self.live(root, instrument)? } else { self.facts_and_files()? };
+        Ok(match self.source.netns() {
+            Some(netns) => diagnosis.in_netns(netns),
+            None => diagnosis,
+        })
     }
 
     /// The host, read again.

@@ -41,7 +41,7 @@ pub fn commands(changes: &[&ProposedChange]) -> Vec<Command> {
         for (other, change_of) in changes.iter().enumerate().skip(place) {
             if let Some((its_nic, its_queue, its_file)) = of_queue(&change_of.target)
                 && (its_nic, its_file) == (nic, file)
-                && change_of.after == change.after
+                && (&change_of.after, &change_of.netns) == (&change.after, &change.netns)
                 && let Some(done) = done.get_mut(other)
             {
                 *done = true;
@@ -49,7 +49,8 @@ pub fn commands(changes: &[&ProposedChange]) -> Vec<Command> {
                 alike.push(*change_of);
             }
         }
-        let line = write_to(&queue_value(&change.after), nic, &queues, file);
+        let place = Place(change.netns.as_deref());
+        let line = write_to(&queue_value(&change.after), nic, &queues, file, place);
         lines.push(Command { line, was: was(&alike), why });
     }
     lines
@@ -92,16 +93,72 @@ pub(super) fn queues_folder(nic: &str) -> String {
     format!("/sys/class/net/{nic}/queues")
 }
 
-/// `echo 0 > FILE`, or for several queues `echo 0 | tee FILES`: a shell takes one file for a redirection.
-fn write_to(value: &str, nic: &str, queues: &[QueueId], file: QueueFile) -> String {
+/// The network namespace in which a command is to run, as for `--netns`; `None`: that of the shell.
+#[derive(Clone, Copy)]
+struct Place<'a>(Option<&'a str>);
+
+impl Place<'_> {
+    /// The path of the namespace, if it has no name in `/run/netns`.
+    fn path(self) -> Option<String> {
+        let text = self.0?;
+        let pid = text.strip_prefix("pid:").and_then(|pid| pid.parse::<u32>().ok());
+        let path = pid.map(|pid| format!("/proc/{pid}/ns/net"));
+        path.or_else(|| text.contains('/').then(|| text.to_owned()))
+    }
+
+    /// A command that runs there.
+    fn run(self, command: &str) -> String {
+        match (self.path(), self.0) {
+            (Some(path), _) => format!("nsenter --net={} {command}", word(&path)),
+            (None, Some(name)) => format!("ip netns exec {} {command}", word(name)),
+            (None, None) => command.to_owned(),
+        }
+    }
+
+    /// A line that writes to a file of /sys/class/net, whose interfaces are those of the namespace in which sysfs was
+    /// mounted (sysfs(5)): 'ip netns exec' mounts another.
+    fn write(self, value: &str, files: &str, several: bool) -> String {
+        match (self.path(), self.0) {
+            (Some(_), _) => {
+                let mounted =
+                    "unshare --mount sh -c 'mount -t sysfs none /sys && exec tee \"$@\"' -";
+                format!("echo {value} | {} {files}", self.run(mounted))
+            }
+            (None, Some(_)) => format!("echo {value} | {} {files}", self.run("tee")),
+            // A shell takes one file for a redirection.
+            (None, None) if several => format!("echo {value} | tee {files}"),
+            (None, None) => format!("echo {value} > {files}"),
+        }
+    }
+
+    /// A command of nearpath there.
+    fn nearpath(self, command: &str) -> String {
+        let netns = self.0.map(|netns| format!(" --netns {}", word(netns)));
+        format!("nearpath {command}{}", netns.unwrap_or_default())
+    }
+
+    /// The reason why there is no command, as a comment.
+    fn by_tune(self, why: &str) -> String {
+        format!("# use '{}': {why}", self.nearpath("tune apply"))
+    }
+}
+
+/// `echo 0 > FILE`, or for several queues `echo 0 | tee FILES`.
+fn write_to(
+    value: &str,
+    nic: &str,
+    queues: &[QueueId],
+    file: QueueFile,
+    place: Place<'_>,
+) -> String {
     match queues {
         [queue] => {
             let path = SettingFile::queue(nic, *queue, file).path();
-            format!("echo {value} > {}", word(&path))
+            place.write(value, &word(&path), false)
         }
         _ => {
             let folder = word(&queues_folder(nic));
-            format!("echo {value} | tee {folder}/{}/{file}", braces(queues, file))
+            place.write(value, &format!("{folder}/{}/{file}", braces(queues, file)), true)
         }
     }
 }
@@ -140,7 +197,7 @@ fn command(change: &ProposedChange) -> String {
         }
         Proposal::Steering { protocol, port } => {
             let udp = if *protocol == SocketProtocol::Udp { " --udp" } else { "" };
-            format!("nearpath steer --port {port}{udp}")
+            Place(change.netns.as_deref()).nearpath(&format!("steer --port {port}{udp}"))
         }
         Proposal::IrqbalanceBans => {
             let irqs = change.after.to_string();
@@ -151,12 +208,14 @@ fn command(change: &ProposedChange) -> String {
 }
 
 fn setting(change: &ProposedChange, target: &Target) -> String {
-    let after = value(&change.after);
+    let (place, after) = (Place(change.netns.as_deref()), value(&change.after));
+    let by_tune = |why: &str| place.by_tune(why);
     match target {
         Target::File(file) => match file.of {
             FileOf::Sysctl(sysctl) => {
-                format!("sysctl -w {}", word(&format!("{sysctl}={}", change.after)))
+                place.run(&format!("sysctl -w {}", word(&format!("{sysctl}={}", change.after))))
             }
+            FileOf::Interface { .. } => place.write(&after, &word(&file.path()), false),
             FileOf::Irq(_) => {
                 format!("echo {} > {}", cpus(&change.after, Stride::Kernel), word(&file.path()))
             }
@@ -177,7 +236,7 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
                 }
             };
             match plain(&change.after) {
-                Some(after) => format!("ethtool {option} {after}"),
+                Some(after) => place.run(&format!("ethtool {option} {after}")),
                 None => by_tune("the value is not plain words"),
             }
         }
@@ -202,7 +261,7 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
         },
         Target::Qdiscs(setting) => match change.after.to_string().parse::<QdiscTree>() {
             Ok(tree) => {
-                let tc = |words: Vec<String>| format!("tc {}", words.join(" "));
+                let tc = |words: Vec<String>| place.run(&format!("tc {}", words.join(" ")));
                 let all = tree.commands(&word(&setting.nic), false);
                 all.into_iter().map(tc).collect::<Vec<_>>().join("; ")
             }
@@ -215,7 +274,7 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
                 return by_tune("its value is not a map");
             };
             let (vlan, entries) = (word(&setting.vlan), before.entries_to(&after).join(" "));
-            format!("ip link set dev {vlan} type vlan egress-qos-map {entries}")
+            place.run(&format!("ip link set dev {vlan} type vlan egress-qos-map {entries}"))
         }
         Target::Memory(_) => by_tune("it moves pages in slices"),
         Target::Thread(_) => by_tune("it sets the affinity of one thread"),
@@ -225,11 +284,6 @@ fn setting(change: &ProposedChange, target: &Target) -> String {
         Target::Xdp(_) => by_tune("it attaches an XDP program"),
         Target::ReuseportGroup(_) => by_tune("it attaches a program to sockets"),
     }
-}
-
-/// The reason why there is no command, as a comment.
-fn by_tune(why: &str) -> String {
-    format!("# use 'nearpath tune apply': {why}")
 }
 
 /// How a tool writes every other CPU.
@@ -424,6 +478,50 @@ mod tests {
         assert!(values.starts_with("echo '0; reboot' > "), "{values}");
         let rings = of(&[change(NicSetting::new("eth0", Ethtool::Rings), "rx $(reboot)")]).concat();
         assert!(rings.starts_with("# use 'nearpath tune apply'"), "{rings}");
+    }
+
+    /// On the host eth0 is another interface.
+    #[test]
+    fn commands_enter_the_namespace_of_what_they_change() {
+        let of_netns = |netns: &str, change: ProposedChange| {
+            let mut change = change;
+            change.set_netns(netns);
+            of(&[change]).concat()
+        };
+        let file = "/sys/class/net/eth0/queues/rx-0/rps_cpus";
+        assert_eq!(
+            of_netns("blue", rps("eth0", 0, "0")),
+            format!("echo 0 | ip netns exec blue tee {file}")
+        );
+        assert_eq!(
+            of_netns("pid:7", rps("eth0", 0, "0")),
+            format!(
+                "echo 0 | nsenter --net=/proc/7/ns/net unshare --mount sh -c \
+                 'mount -t sysfs none /sys && exec tee \"$@\"' - {file}"
+            )
+        );
+        let rings = || change(NicSetting::new("eth0", Ethtool::Rings), "rx 512");
+        assert_eq!(of_netns("b c", rings()), "ip netns exec 'b c' ethtool -G eth0 rx 512");
+        assert_eq!(
+            of_netns("/run/netns/blue", change(Sysctl::Somaxconn, "4096")),
+            "nsenter --net=/run/netns/blue sysctl -w net.core.somaxconn=4096"
+        );
+        let port = Proposal::Steering { protocol: SocketProtocol::Udp, port: 53 };
+        assert_eq!(
+            of_netns("blue", change(port, "")),
+            "nearpath steer --port 53 --udp --netns blue"
+        );
+        let xdp = change(NicSetting::new("eth0", Ethtool::Rings), "rx $(reboot)");
+        assert!(of_netns("blue", xdp).starts_with("# use 'nearpath tune apply --netns blue'"));
+        // These are the host's.
+        assert_eq!(
+            of_netns("blue", change(SettingFile::irq_affinity(IrqNumber(7)), "0")),
+            "echo 0 > /proc/irq/7/smp_affinity_list"
+        );
+        assert_eq!(
+            of_netns("blue", change(Sysctl::BusyRead, "50")),
+            "sysctl -w net.core.busy_read=50"
+        );
     }
 
     #[test]

@@ -148,6 +148,7 @@ fn in_words(_root: &Root, change: &Change) -> ProposedChange {
         after: change.after.clone(),
         why: change.why.clone(),
         alternative: false,
+        netns: None,
     }
 }
 
