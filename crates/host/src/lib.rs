@@ -40,7 +40,7 @@ pub use counters::{
 };
 pub use dma::{memory_is_for_devices, memory_must_stay};
 pub use net_threads::{RunDelay, run_delay, run_delays, softirq_threads, vhost_threads};
-pub use netns::{NetnsRef, current_netns, in_netns, netns_names};
+pub use netns::{NetnsRef, current_netns, entered_netns, in_netns, netns_names};
 pub use nics::named::{interface_index, interface_qdiscs, interface_vlan_egress};
 pub use nics::napi::{NapiInstances, napi_parameter};
 pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics};

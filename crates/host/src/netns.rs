@@ -114,6 +114,16 @@ pub fn current_netns(root: &Root) -> Netns {
     Netns { name, inode }
 }
 
+/// The name of this process's network namespace if its parent is in another one, as the shell of who runs
+/// `ip netns exec blue nearpath`.
+pub fn entered_netns() -> Option<String> {
+    let root = Root::live();
+    let own = current_netns(&root);
+    let parent = rustix::process::getppid()?.as_raw_nonzero();
+    let its = namespace_inode(&root.link(&format!("/proc/{parent}/ns/net")).ok()?)?;
+    own.name.filter(|_| own.inode != Some(its))
+}
+
 /// The number in `net:[4026531840]`.
 fn namespace_inode(link: &str) -> Option<u64> {
     link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()

@@ -111,20 +111,14 @@ fn blamed(document: &Value) -> Vec<&Value> {
     long.map(|share| &share["who"]).filter(|who| who["comm"].is_string()).collect()
 }
 
-/// On the host a device of this name would be another one.
-#[test]
-fn a_fix_in_another_namespace_can_be_pasted_on_the_host() {
-    let programs = ["bash", "nsenter", "unshare", "mount", "tee"];
-    if !can_run() || !programs.iter().all(|name| require_program(name)) {
-        return;
-    }
-    let pair = VethPair::new(1).unwrap();
+/// Runs while RPS of the server's device takes packets away from the CPU of their reader.
+fn while_steered_away<T>(pair: &VethPair, meanwhile: impl FnOnce() -> T) -> T {
     pair.write(Side::Server, "queues/rx-0/rps_cpus", "1").unwrap();
     let reader = pair.run(Side::Server, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
     reader.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    let (to, done) = (reader.local_addr().unwrap(), AtomicBool::new(false));
     let sender = pair.run(Side::Client, |side| UdpSocket::bind((side.ipv4(), 0))).unwrap();
-    let found = thread::scope(|scope| {
+    let (to, done) = (reader.local_addr().unwrap(), AtomicBool::new(false));
+    thread::scope(|scope| {
         scope.spawn(|| {
             pin();
             while !done.load(Ordering::Relaxed) {
@@ -139,13 +133,29 @@ fn a_fix_in_another_namespace_can_be_pasted_on_the_host() {
             }
         });
         let _over = Over(&done);
-        Command::new(NEARPATH)
-            .args(["diagnose", "-v", "--measure", "stages", "--max-overhead", "none"])
-            .args(["--for", "2s", "--netns", &pair.path(Side::Server)])
-            .output()
-            .unwrap()
+        meanwhile()
+    })
+}
+
+const DIAGNOSE: [&str; 7] =
+    ["diagnose", "--measure", "stages", "--max-overhead", "none", "--for", "2s"];
+
+fn printed(command: &mut Command) -> String {
+    String::from_utf8(command.output().unwrap().stdout).unwrap()
+}
+
+/// On the host a device of this name would be another one.
+#[test]
+fn a_fix_in_another_namespace_can_be_pasted_on_the_host() {
+    let programs = ["bash", "nsenter", "unshare", "mount", "tee"];
+    if !can_run() || !programs.iter().all(|name| require_program(name)) {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let netns = pair.path(Side::Server);
+    let text = while_steered_away(&pair, || {
+        printed(Command::new(NEARPATH).args(DIAGNOSE).args(["-v", "--netns", &netns]))
     });
-    let text = String::from_utf8(found.stdout).unwrap();
     let mut fixes = text.lines().filter_map(|line| line.trim().strip_prefix("fix:"));
     let fix = fixes.find(|fix| fix.contains("rps_cpus")).expect(&text);
     let command = fix.split("    (was").next().unwrap().trim();
@@ -153,6 +163,55 @@ fn a_fix_in_another_namespace_can_be_pasted_on_the_host() {
     let pasted = Command::new("bash").args(["-c", command]).output().unwrap();
     assert!(pasted.status.success(), "{command}: {pasted:?}");
     assert_eq!(pair.read(Side::Server, "queues/rx-0/rps_cpus").unwrap().trim(), "0", "{command}");
+}
+
+/// A name in `/run/netns`, removed when dropped.
+struct Named(String);
+
+impl Named {
+    fn new(netns: &str) -> Self {
+        let named = Self(format!("np-{}", std::process::id()));
+        // `ip netns` makes the mounts there its own.
+        let run = |program: &str, words: &[&str]| {
+            assert!(Command::new(program).args(words).status().unwrap().success());
+        };
+        run("ip", &["netns", "add", &named.0]);
+        let path = format!("/run/netns/{}", named.0);
+        run("umount", &[&path]);
+        run("mount", &["--bind", netns, &path]);
+        named
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+/// The shell of who runs `ip netns exec` is in another one; a shell inside needs no more.
+#[test]
+fn the_namespace_that_ip_has_entered_is_in_the_fix() {
+    let programs = ["bash", "ip", "mount", "umount"];
+    if !can_run() || !programs.iter().all(|name| require_program(name)) {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let named = Named::new(&pair.path(Side::Server));
+    let said = |words: &[&str]| {
+        while_steered_away(&pair, || {
+            printed(Command::new("ip").args(["netns", "exec", &named.0]).args(words))
+        })
+    };
+    let file = "/sys/class/net/np1/queues/rx-0/rps_cpus";
+    let text = said(&[&[NEARPATH], &DIAGNOSE[..]].concat());
+    assert!(text.contains(&format!("echo 0 | ip netns exec {} tee {file}", named.0)), "{text}");
+    assert!(text.ends_with(&format!("next: nearpath tune try --netns {}\n", named.0)), "{text}");
+    // Bash replaces itself by its last command.
+    let inside = format!("{NEARPATH} {}; true", DIAGNOSE.join(" "));
+    let text = said(&["bash", "-c", &inside]);
+    assert!(text.contains(&format!("echo 0 > {file}")), "{text}");
+    assert!(text.ends_with("next: nearpath tune try\n"), "{text}");
 }
 
 /// To CPU 1.

@@ -14,7 +14,7 @@ use crate::verbose::Verbose;
 use anyhow::Context;
 use clap::{Arg, Args, Command, Id, ValueEnum};
 use nearpath_diagnose::diagnose;
-use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted};
+use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted, entered_netns};
 use nearpath_instruments::Filter;
 use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
@@ -131,8 +131,8 @@ impl Diagnose {
             output::json(&diagnosis)
         } else {
             // A plan for another host cannot be tried here.
-            let netns = self.looking.source.netns();
-            let netns = netns.map(|netns| format!(" --netns {}", word(netns)));
+            let netns = self.looking.netns();
+            let netns = netns.map(|netns| format!(" --netns {}", word(&netns)));
             let next = live.then(|| format!("nearpath tune try{}", netns.unwrap_or_default()));
             output::text(&self.verbose.diagnosis(&diagnosis, next.as_deref()))
         };
@@ -157,6 +157,12 @@ impl Looking {
         by.conflicts_with_all(ids)
     }
 
+    /// The network namespace that is diagnosed, if whoever pastes the commands is in another one.
+    fn netns(&self) -> Option<String> {
+        let given = self.source.netns().map(str::to_owned);
+        given.or_else(|| self.source.is_live().then(entered_netns).flatten())
+    }
+
     /// Whether the running host is measured.
     fn is_live(&self) -> bool {
         self.source.is_live() && self.evidence.is_empty()
@@ -170,8 +176,8 @@ impl Looking {
     ) -> Result<Diagnosis, Failure> {
         let diagnosis =
             if self.is_live() { self.live(root, instrument)? } else { self.facts_and_files()? };
-        Ok(match self.source.netns() {
-            Some(netns) => diagnosis.in_netns(netns),
+        Ok(match self.netns() {
+            Some(netns) => diagnosis.in_netns(&netns),
             None => diagnosis,
         })
     }
