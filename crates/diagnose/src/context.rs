@@ -6,6 +6,7 @@ use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
+use nearpath_model::vm::VmMeasurement;
 use nearpath_model::{
     CpuId, CpuSet, Host, Irq, IrqNumber, Measurement, Nic, NicKind, NotChecked, QueueId,
     ScheduledTransmission, Workers,
@@ -31,6 +32,8 @@ pub struct Context<'a> {
     pub memory: Option<&'a MemoryMeasurement>,
     /// Threads of DPDK and Open vSwitch that poll.
     pub workers: Option<&'a Workers>,
+    /// The way of packets into virtual machines, and why some were late.
+    pub vm: Option<&'a VmMeasurement>,
     /// What was measured of scheduled transmission.
     pub txtime: Option<&'a ScheduledTransmission>,
     irqs: BTreeMap<IrqNumber, &'a Irq>,
@@ -44,7 +47,7 @@ impl<'a> Context<'a> {
         earlier: Option<&'a Host>,
         evidence: impl Into<Evidence<'a>>,
     ) -> Self {
-        let Evidence { stages: measurement, locality, accepts, tcp, memory, workers, txtime } =
+        let Evidence { stages: measurement, locality, accepts, tcp, memory, workers, vm, txtime } =
             evidence.into();
         let index = |host: &'a Host| host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
         let earlier_irqs = earlier.map(index).unwrap_or_default();
@@ -58,6 +61,7 @@ impl<'a> Context<'a> {
             tcp,
             memory,
             workers,
+            vm,
             txtime,
             irqs,
             earlier_irqs,

@@ -46,6 +46,7 @@ pub fn diagnose<'a>(
         tcp: evidence.tcp.cloned(),
         memory: evidence.memory.cloned(),
         workers: evidence.workers.filter(|w| !w.processes.is_empty()).cloned(),
+        vm: evidence.vm.filter(|vm| !vm.vms.is_empty()).cloned(),
     }
 }
 

@@ -4,6 +4,7 @@ use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
+use nearpath_model::vm::VmMeasurement;
 use nearpath_model::{Measurement, ScheduledTransmission, Workers};
 
 /// What was measured in the interval.
@@ -21,6 +22,8 @@ pub struct Evidence<'a> {
     pub memory: Option<&'a MemoryMeasurement>,
     /// By the instrument `workers`; a still picture if nothing was measured.
     pub workers: Option<&'a Workers>,
+    /// By the instrument `vm`, with why packets were late.
+    pub vm: Option<&'a VmMeasurement>,
     /// By `bench latency --txtime`.
     pub txtime: Option<&'a ScheduledTransmission>,
 }

@@ -45,6 +45,9 @@ pub struct Diagnosis {
     /// The workers of DPDK and Open vSwitch; `None` on hosts without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<crate::Workers>,
+    /// The way of packets into virtual machines; `None` if none had any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<crate::vm::VmMeasurement>,
 }
 
 /// A diagnosed problem.

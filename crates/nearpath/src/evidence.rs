@@ -37,6 +37,8 @@ pub struct Measured {
     pub memory: Option<Result<MemoryMeasurement, String>>,
     /// Of `workers`, or why not.
     pub workers: Option<Result<Workers, String>>,
+    /// Of `vm`, or why not.
+    pub vm: Option<Result<VmMeasurement, String>>,
     /// Of `bench latency --txtime`.
     pub txtime: Option<Result<ScheduledTransmission, String>>,
     /// Of two measurements of stages, the one that is not used as evidence.
@@ -77,6 +79,7 @@ impl Measured {
             tcp: of(&self.tcp),
             memory: of(&self.memory),
             workers: of(&self.workers),
+            vm: of(&self.vm),
             txtime: of(&self.txtime),
         }
     }
@@ -96,6 +99,7 @@ impl Measured {
             of(CONNECTIONS, &self.tcp),
             of(MEMORY, &self.memory),
             of(WORKERS, &self.workers),
+            of(VMS, &self.vm),
         ];
         all.into_iter().flatten().collect()
     }
@@ -124,6 +128,7 @@ const ACCEPTS: &str = "accepts";
 const CONNECTIONS: &str = "TCP connections";
 const MEMORY: &str = "memory and its moves";
 const WORKERS: &str = "workers";
+const VMS: &str = "packets into virtual machines";
 
 /// Reads earlier measurements from files that `measure … --json` wrote.
 ///
@@ -192,9 +197,11 @@ impl Measured {
             put(&mut self.memory, document, MEMORY_MEASUREMENT_SCHEMA)
         } else if has("processes") && has("isolated_by_cgroups") {
             put(&mut self.workers, document, WORKERS_SCHEMA)
+        } else if has("vms") && has("started") {
+            put(&mut self.vm, document, VM_MEASUREMENT_SCHEMA)
         } else {
             bail!(
-                "not an output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory' or 'workers' with --json, nor of 'bench latency --txtime'"
+                "not an output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory', 'workers' or 'vm' with --json, nor of 'bench latency --txtime'"
             )
         }
     }
@@ -327,6 +334,7 @@ mod tests {
             tcp: None,
             memory: None,
             workers: None,
+            vm: None,
             txtime: None,
             other_look: None,
         };
@@ -338,6 +346,7 @@ mod tests {
             tcp: None,
             memory: None,
             workers: None,
+            vm: None,
             txtime: None,
             other_look: None,
         };

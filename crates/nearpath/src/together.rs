@@ -10,6 +10,7 @@ use nearpath_instruments::accepts::Accepts;
 use nearpath_instruments::locality::PacketLocality;
 use nearpath_instruments::memory::Memory;
 use nearpath_instruments::stages::Stages;
+use nearpath_instruments::vm::VmPackets;
 use nearpath_instruments::workers::Workers;
 use nearpath_instruments::{Instrument, InstrumentError};
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub struct Together<'a> {
     tcp: AttachAttempt<TcpConnections>,
     memory: AttachAttempt<Memory<'a>>,
     workers: AttachAttempt<Workers<'a>>,
+    vm: AttachAttempt<VmPackets<'a>>,
     /// Whether connections were read: then their processes are known, and late readers are recognized.
     knows_processes: bool,
     /// A closer measurement of stages follows: the others keep running when stages stop.
@@ -37,6 +39,7 @@ impl<'a> Together<'a> {
         tcp: Option<TcpConnections>,
         memory: Option<Memory<'a>>,
         workers: Option<Workers<'a>>,
+        vm: Option<VmPackets<'a>>,
     ) -> Self {
         Self {
             stages: AttachAttempt::new(stages),
@@ -45,6 +48,7 @@ impl<'a> Together<'a> {
             tcp: AttachAttempt::new(tcp),
             memory: AttachAttempt::new(memory),
             workers: AttachAttempt::new(workers),
+            vm: AttachAttempt::new(vm),
             knows_processes: false,
             is_first_look: false,
         }
@@ -75,6 +79,7 @@ impl<'a> Together<'a> {
             memory: None,
             // Reading them asks their processes, and interrupts each worker.
             workers: None,
+            vm: None,
             txtime: None,
         }
     }
@@ -88,6 +93,7 @@ impl<'a> Together<'a> {
             &self.tcp.refused,
             &self.memory.refused,
             &self.workers.refused,
+            &self.vm.refused,
         ];
         let mut said: Vec<&InstrumentError> = Vec::new();
         for error in refused.into_iter().flatten() {
@@ -161,6 +167,7 @@ impl Instrument for Together<'_> {
         self.tcp.start();
         self.memory.start();
         self.workers.start();
+        self.vm.start();
         self.accepts.start();
         self.locality.start();
         self.stages.start();
@@ -204,6 +211,7 @@ impl Instrument for Together<'_> {
         self.tcp.with(Instrument::begin_cost_window);
         self.memory.with(Instrument::begin_cost_window);
         self.workers.with(Instrument::begin_cost_window);
+        self.vm.with(Instrument::begin_cost_window);
     }
 
     fn end_cost_window(&mut self) {
@@ -213,6 +221,7 @@ impl Instrument for Together<'_> {
         self.tcp.with(Instrument::end_cost_window);
         self.memory.with(Instrument::end_cost_window);
         self.workers.with(Instrument::end_cost_window);
+        self.vm.with(Instrument::end_cost_window);
     }
 
     fn read(&mut self) -> Result<Measured, InstrumentError> {
@@ -229,6 +238,7 @@ impl Instrument for Together<'_> {
             tcp,
             memory: None,
             workers: None,
+            vm: None,
             txtime: None,
             other_look: None,
         })
@@ -246,6 +256,7 @@ impl Instrument for Together<'_> {
             tcp: self.tcp.take(Instrument::stop),
             memory: self.memory.take(Instrument::stop),
             workers: self.workers.take(Instrument::stop),
+            vm: self.vm.take(Instrument::stop),
             txtime: None,
             other_look: None,
         })

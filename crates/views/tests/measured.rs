@@ -293,6 +293,7 @@ fn diagnosis() -> Diagnosis {
             unchecked("rss", "no transmit queue is known"),
         ],
         workers: None,
+        vm: None,
         checks: 44,
         host: HostSummary {
             kernel: Some("6.8.0".into()),

@@ -161,6 +161,7 @@ fn busy() -> Frame {
         tcp: None,
         memory: None,
         workers: None,
+        vm: None,
     };
     let queue = |queue: &str, irq, cpus: &[(u32, f64)]| QueueActivity {
         device: "eth0".to_owned(),

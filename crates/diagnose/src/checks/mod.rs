@@ -71,6 +71,7 @@ mod txtime_clock;
 mod vm_device_irqs;
 mod vm_halt_polling;
 mod vm_queues;
+mod vm_slow_packets;
 mod vm_vcpus;
 mod vm_vhost;
 mod vm_zero_copy;
@@ -156,6 +157,7 @@ pub const CHECKS: &[Check] = &[
     vm_device_irqs::CHECK,
     vm_halt_polling::CHECK,
     vm_queues::CHECK,
+    vm_slow_packets::CHECK,
     vm_vcpus::CHECK,
     vm_vhost::CHECK,
     vm_zero_copy::CHECK,

@@ -21,6 +21,7 @@ fn complaint(check: &Check, fixture: &Fixture) -> Result<(), String> {
     let measured = fixture.measurement.is_some()
         || fixture.earlier.is_some()
         || fixture.tcp.is_some()
+        || fixture.vm.is_some()
         || fixture.txtime.is_some();
     for finding in &outcome.findings {
         if finding.evidence.is_empty() {

@@ -125,6 +125,8 @@ proptest! {
             let memory = memory.map(|m| mutated(m, &mutations[1..]));
             let workers = other.workers.as_ref().or(fixture.workers.as_ref());
             let workers = workers.map(|m| mutated(m, &mutations[1..]));
+            let vm = other.vm.as_ref().or(fixture.vm.as_ref());
+            let vm = vm.map(|m| mutated(m, &mutations[1..]));
             let txtime = other.txtime.as_ref().or(fixture.txtime.as_ref());
             let txtime = txtime.map(|m| mutated(m, &mutations[1..]));
             let evidence = Evidence {
@@ -134,6 +136,7 @@ proptest! {
                 tcp: tcp.as_ref(),
                 memory: memory.as_ref(),
                 workers: workers.as_ref(),
+                vm: vm.as_ref(),
                 txtime: txtime.as_ref(),
             };
             assert_sound(&host, earlier.as_ref(), evidence);

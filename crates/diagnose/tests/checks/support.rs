@@ -2,7 +2,7 @@
 //! output of a check.
 //!
 //! A fixture is `{"what", "machine", "host", "earlier", "measurement", "locality", "accepts", "tcp", "memory",
-//! "workers"}`.
+//! "workers", "vm"}`.
 //! `machine`
 //! names the topology in `fixtures/machines/`; the others hold only what matters, over empty defaults and, for the
 //! elements of lists, over `fixtures/templates.json` (those below `tcp` there for the lists of `tcp`); `earlier`
@@ -13,6 +13,7 @@ use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
+use nearpath_model::vm::VmMeasurement;
 use nearpath_model::{Finding, Host, Measurement, ProposedChange, ScheduledTransmission, Workers};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,6 +33,7 @@ pub struct Fixture {
     pub tcp: Option<TcpMeasurement>,
     pub memory: Option<MemoryMeasurement>,
     pub workers: Option<Workers>,
+    pub vm: Option<VmMeasurement>,
     pub txtime: Option<ScheduledTransmission>,
 }
 
@@ -45,6 +47,7 @@ impl Fixture {
             tcp: self.tcp.as_ref(),
             memory: self.memory.as_ref(),
             workers: self.workers.as_ref(),
+            vm: self.vm.as_ref(),
             txtime: self.txtime.as_ref(),
         }
     }
@@ -81,6 +84,7 @@ pub fn load(path: &Path) -> Fixture {
             "tcp",
             "memory",
             "workers",
+            "vm",
             "txtime",
         ];
         assert!(known.contains(&key.as_str()), "{}: unknown key {key}", path.display());
@@ -108,6 +112,7 @@ pub fn load(path: &Path) -> Fixture {
         tcp: measured(path, &fixture["tcp"], &templates["tcp"]),
         memory: measured(path, &fixture["memory"], &templates["memory"]),
         workers: measured(path, &fixture["workers"], &templates["polling"]),
+        vm: measured(path, &fixture["vm"], &templates["into_vms"]),
         txtime: measured(path, &fixture["txtime"], &templates),
     }
 }

@@ -135,6 +135,7 @@ pub(super) fn diagnosis(
         tcp: None,
         memory: None,
         workers: None,
+        vm: None,
     };
     (diagnosis, history)
 }

@@ -152,6 +152,8 @@ impl Window {
             memory: self.memory.as_ref(),
             // The monitor does not watch threads that poll.
             workers: None,
+            // It does not ask why packets into virtual machines are late.
+            vm: None,
             txtime: None,
         }
     }

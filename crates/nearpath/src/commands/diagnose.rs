@@ -20,6 +20,7 @@ use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::memory::{self, Memory};
 use nearpath_instruments::stages::{Options, Stages, zoom};
+use nearpath_instruments::vm::VmPackets;
 use nearpath_instruments::workers::{self, Workers};
 use nearpath_model::shell::word;
 use nearpath_model::{Detail, Diagnosis, Host, Protocol, Severity};
@@ -29,6 +30,8 @@ use std::time::Duration;
 
 /// Share of the time for the first, coarse measurement, and its maximum.
 const FIRST_LOOK: u32 = 4;
+/// Packets into virtual machines that take as long are explained: what checks call late on any host.
+const SLOW_INTO_VM: Duration = Duration::from_millis(1);
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
@@ -76,13 +79,13 @@ pub struct Diagnose {
 /// What is diagnosed, and how it is measured.
 #[derive(Debug, Args)]
 pub struct Looking {
-    /// What to measure: packet latency, packet CPUs, CPUs of accepted connections, TCP connections. Each
-    /// adds overhead
+    /// What to measure: packet latency, packet CPUs, CPUs of accepted connections, TCP connections, memory, polling
+    /// workers, packets into virtual machines. Each adds overhead
     #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
-    #[arg(default_values = ["stages", "locality", "accepts", "tcp", "memory", "workers"])]
+    #[arg(default_values = ["stages", "locality", "accepts", "tcp", "memory", "workers", "vm"])]
     measure: Vec<What>,
-    /// Do not measure; read the --json output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory' or
-    /// 'workers', or of 'bench latency --txtime', from these files
+    /// Do not measure; read the --json output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory', 'workers'
+    /// or 'vm --slow', or of 'bench latency --txtime', from these files
     #[arg(long, value_name = "FILE", value_delimiter = ',', conflicts_with = "measure")]
     evidence: Vec<PathBuf>,
     #[command(flatten)]
@@ -101,6 +104,7 @@ enum What {
     Tcp,
     Memory,
     Workers,
+    Vm,
 }
 
 impl Diagnose {
@@ -324,6 +328,10 @@ impl Looking {
             let btf_file = self.timing.time.btf.clone();
             Workers::new(root, topology, workers::Options { btf_file })
         });
-        Ok(Together::new(stages, locality, accepts, tcp, memory, workers))
+        let vm = (wants(What::Vm) && !host.vms.is_empty()).then(|| {
+            let btf_file = self.timing.time.btf.clone();
+            VmPackets::new(root, host, btf_file).from_nics().explaining(Some(SLOW_INTO_VM))
+        });
+        Ok(Together::new(stages, locality, accepts, tcp, memory, workers, vm))
     }
 }

@@ -1,6 +1,7 @@
-//! Moves vhost workers and emulator threads of virtual machines to the CPUs that the check `vm_vhost` proposes.
+//! Moves vhost workers and emulator threads of virtual machines to the CPUs that the checks `vm_vhost` and
+//! `vm_slow_packets` propose.
 //!
-//! Input: the findings of that check, and the threads of the host's virtual machines. Output: affinity changes of these
+//! Input: the findings of these checks, and the threads of the host's virtual machines. Output: affinity changes of these
 //! threads. vCPUs are not moved: their pins belong to the guest's configuration. A note has the lines for libvirt, which
 //! make the pins of emulator threads and vhost workers (libvirt's emulator cgroup has both) last beyond this run.
 //!
@@ -17,11 +18,15 @@ pub(super) const PLANNER: Planner = Planner {
     run,
 };
 
-const CHECK: &str = "vm_vhost";
+/// In this order: where packets were late, that is where the worker must not be.
+const CHECKS: [&str; 2] = ["vm_slow_packets", "vm_vhost"];
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
-    let findings = situation.findings.iter().filter(|finding| finding.check == CHECK);
-    for change in findings.flat_map(|finding| &finding.changes) {
+    let of = |check| situation.findings.iter().filter(move |finding| finding.check == check);
+    let changes = CHECKS.into_iter().flat_map(|check| {
+        of(check).flat_map(move |finding| finding.changes.iter().map(move |change| (check, change)))
+    });
+    for (check, change) in changes {
         let Some((vm, thread)) = thread_of(&situation.host.vms, change) else { continue };
         let Some(after) = change.after.text().and_then(|list| CpuSet::from_list(list).ok()) else {
             continue;
@@ -42,7 +47,7 @@ fn run(situation: &Situation<'_>, draft: &mut Draft) {
             before: before.to_string().into(),
             after: after.to_string().into(),
             why: format!("{} of {}: {}", thread.comm, vm.label(), change.why),
-            finding: Some(CHECK.to_owned()),
+            finding: Some(check.to_owned()),
         });
         draft.note(for_libvirt(vm, &after));
     }
@@ -84,6 +89,8 @@ mod tests {
     use nearpath_model::{Finding, Host, NodeId, Severity, Value, Vcpu};
     use nearpath_testing::trees::Machine;
     use std::collections::BTreeMap;
+
+    const CHECK: &str = "vm_vhost";
 
     fn thread(pid: u32, tid: u32, cpus: &str, start_ticks: Option<u64>) -> VmThread {
         let cpus = Some(CpuSet::from_list(cpus).unwrap());

@@ -71,6 +71,11 @@ pub fn report(report: &Report<'_>) -> String {
             .as_ref()
             .filter(|workers| !workers.processes.is_empty())
             .map(|m| ("workers", "Workers", text::workers(m))),
+        diagnosis
+            .vm
+            .as_ref()
+            .filter(|vm| !vm.vms.is_empty())
+            .map(|m| ("vms", "Virtual machines", text::vm(m))),
     ];
     for (id, title, table) in tables.into_iter().flatten() {
         page.section(id, title, &pre(&plain(&table)));

@@ -52,6 +52,7 @@ fn diagnosis() -> Diagnosis {
         tcp: None,
         memory: None,
         workers: None,
+        vm: None,
     }
 }
 
