@@ -129,6 +129,19 @@ mod tests {
         (changes, plan.notes)
     }
 
+    /// Its place was the better one by facts alone, and packets wait there.
+    #[test]
+    fn where_packets_were_late_is_decided_by_the_measurement() {
+        let host = with_vm(vec![thread(700, 702, "0-3", Some(6))]);
+        let by_facts = finding(700, Some(702), "5-7");
+        let late =
+            Finding { check: "vm_slow_packets".to_owned(), ..finding(700, Some(702), "6-7") };
+        let plan = plan(&host, &[by_facts, late], &Request::default(), &[], None, None).unwrap();
+        let of_threads = plan.changes.iter().filter(|change| change.id.starts_with("thread-"));
+        let after: Vec<_> = of_threads.map(|c| (c.finding.as_deref(), c.after.text())).collect();
+        assert_eq!(after, [(Some("vm_slow_packets"), Some("6-7"))]);
+    }
+
     #[test]
     fn a_thread_of_the_process_and_one_of_the_kernel_are_moved_alone() {
         let host = with_vm(vec![thread(700, 702, "0-3", Some(6)), thread(90, 90, "0-3", Some(7))]);
