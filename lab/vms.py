@@ -124,15 +124,17 @@ def _payload(word: str) -> bytes:
     return int(word, 16).to_bytes(8, "little")
 
 
-def start_vm(host: Host, *options: str, queues: int = 1) -> TinyVm:
-    """Starts the virtual machine on a tap, and waits until its guest runs and packets to it have a way."""
+def start_vm(host: Host, *options: str, queues: int = 1, before: str = "") -> TinyVm:
+    """Starts the virtual machine on a tap, by another command if there is one `before`, and waits until its guest runs
+    and packets to it have a way.
+    """
     several = ["multi_queue"] if queues > 1 else []
     # tun first: vhost_net takes its symbols from it when it is loaded.
     host.check("modprobe -a tun kvm_amd vhost_net")
     if host.run(["ip", "link", "show", TAP]).status != 0:
         host.check(["ip", "tuntap", "add", "dev", TAP, "mode", "tap", "vnet_hdr", *several])
     host.check(f"ip link set {TAP} up && ovs-vsctl --may-exist add-port br0 {TAP}")
-    vm = start_program(host, [*options, "-q", str(queues), TAP])
+    vm = start_program(host, [*options, "-q", str(queues), TAP], before=before)
     _has_neighbour(host)
     host.check(f"ovs-appctl fdb/add br0 {TAP} 0 {MAC}")
     return vm
@@ -205,12 +207,12 @@ def _has_neighbour(host: Host) -> None:
     assert host.peer.run(neighbour).status == 0
 
 
-def start_program(host: Host, words: list[str], name: str = "tinyvm") -> TinyVm:
+def start_program(host: Host, words: list[str], name: str = "tinyvm", before: str = "") -> TinyVm:
     """Starts the program under this name, and waits until its guest runs."""
     path, printed = f"/tmp/{name}", f"/tmp/{name}.printed"
     host.write(path, _program())
     host.check(f"chmod +x {path} && rm -f {printed}")
-    job = host.start(f"exec {path} {shlex.join(words)} >{printed} 2>&1")
+    job = host.start(f"exec {before} {path} {shlex.join(words)} >{printed} 2>&1")
 
     def is_ready() -> bool:
         assert job.running(), host.run(["cat", printed])

@@ -71,7 +71,8 @@ def test_a_vcpu_without_a_name_is_found(host: Host) -> None:
 
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_vhost_worker_on_its_vcpus_cpu_is_found_moved_and_put_back(host: Host) -> None:
-    vm = start_vm(host, "-c", "2")
+    # Its memory is on their node.
+    vm = start_vm(host, "-c", "2", before="taskset -c 2-3")
     (worker,) = the_vm(shown(host), vm)["vhost_workers"]
     host.check(f"taskset -p -c 2 {worker['tid']} && taskset -a -p -c 3 {vm.pid} && taskset -p -c 2 {worker['tid']}")
     (vcpu,) = the_vm(shown(host), vm)["vcpus"]
