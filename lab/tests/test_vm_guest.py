@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lab import Host, linux_guest
+from lab import Host, Job, linux_guest
 from lab.fixtures import lab
 from lab.payload import PROJECT
 from lab.vms import ADDRESS
@@ -39,10 +39,10 @@ while True:
 """
 
 
-def probe(host: Host, rate: int, duration: str) -> dict[str, Any]:
+def probe(host: Host, rate: int, duration: str, *options: str) -> dict[str, Any]:
     """Sends probes to the guest's reflector, from the peer."""
     at = f"{ADDRESS}:{linux_guest.REFLECTOR_PORT}"
-    words = ["bench", "latency", at, "--rate", str(rate), "--for", duration, "--json"]
+    words = ["bench", "latency", at, "--rate", str(rate), "--for", duration, "--json", *options]
     probed = host.peer.run([str(PROJECT / "target/debug/nearpath"), *words])
     assert probed.status == 0, probed
     report: dict[str, Any] = json.loads(probed.out)
@@ -54,21 +54,29 @@ def in_guest(command: str) -> str:
     return f"echo '{command}' | busybox nc {ADDRESS} {linux_guest.SHELL_PORT}"
 
 
-@lab(topology=TWO_NODES, nics=IGB)
-def test_late_packets_of_a_guest_are_the_hosts_if_its_vcpu_is_taken(host: Host) -> None:
-    start_guest(host)
-    assert probe(host, 10, "1s")["received"] >= 5
+def start_both(host: Host, proto: str) -> Job:
+    """Starts the guest's recording of packets to the reflector, and the host's measurement, which waits for its end.
+
+    They write /tmp/guest.json and /tmp/vm.json.
+    """
     # Within the usual limit of overhead few packets are seen, as emulation makes a program's run 0.1 ms long.
     record = linux_guest.nearpath(
-        f"measure stages --proto udp --dport {linux_guest.REFLECTOR_PORT} --max-overhead 100%",
+        f"measure stages --proto {proto} --dport {linux_guest.REFLECTOR_PORT} --max-overhead 100%",
         f"--slow {SLOW_MS}ms --outliers 1000 --json --for 45s 2>/tmp/said",
     )
-    # Both at once; the host's waits for the end of the guest's.
     host.check("mkfifo /tmp/from-guest")
     host.start(f"{in_guest(record)} | tee /tmp/guest.json >/tmp/from-guest")
     words = f"measure vm --slow {SLOW_MS}ms --json --for 60s --guest /tmp/from-guest"
     measuring = host.start(f"exec nearpath {words} >/tmp/vm.json")
     wait_until(lambda: "measuring" in host.run(in_guest("cat /tmp/said")).out, "the guest records")
+    return measuring
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_late_packets_of_a_guest_are_the_hosts_if_its_vcpu_is_taken(host: Host) -> None:
+    start_guest(host)
+    assert probe(host, 10, "1s")["received"] >= 5
+    measuring = start_both(host, "udp")
     hog = host.start(["chrt", "-f", "50", "taskset", "-c", str(VCPU_CPU), "python3", "-c", HOG])
     wait_until(lambda: host.run(["test", "-e", "/tmp/hog.runs"]).status == 0, "it has its name")
     probe(host, 60, "30s")

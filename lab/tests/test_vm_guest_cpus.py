@@ -11,13 +11,11 @@ import pytest
 
 from lab import Host, linux_guest
 from lab.fixtures import lab
-from lab.payload import PROJECT
-from lab.vms import ADDRESS
 from lab.waiting import wait_until
 
 from .hosts import IGB, TWO_NODES
 from .linux_guests import VCPU_CPU, payload, start_guest
-from .test_vm_guest import HOG, SLOW_MS, in_guest
+from .test_vm_guest import HOG, in_guest, probe, start_both
 
 __all__ = ["payload"]
 
@@ -29,15 +27,6 @@ def stolen_ms(host: Host) -> list[int]:
     """What the guest's kernel has counted of each of its CPUs: USER_HZ is 100."""
     lines = host.check(in_guest("cat /proc/stat")).splitlines()
     return [int(line.split()[8]) * 10 for line in lines if line.startswith("cpu") and line[3] != " "]
-
-
-def probe(host: Host, rate: int, duration: str, *options: str) -> dict[str, Any]:
-    at = f"{ADDRESS}:{linux_guest.REFLECTOR_PORT}"
-    words = ["bench", "latency", at, "--rate", str(rate), "--for", duration, "--json", *options]
-    probed = host.peer.run([str(PROJECT / "target/debug/nearpath"), *words])
-    assert probed.status == 0, probed
-    report: dict[str, Any] = json.loads(probed.out)
-    return report
 
 
 def place_in_guest(host: Host) -> None:
@@ -66,15 +55,7 @@ def test_late_packets_are_of_the_vcpu_that_waited(host: Host, proto: str, taken:
         host.check(
             in_guest(f"for mask in /sys/class/net/eth0/queues/rx-*/rps_cpus; do echo {1 << READ_ON} >$mask; done")
         )
-    record = linux_guest.nearpath(
-        f"measure stages --proto {proto} --dport {linux_guest.REFLECTOR_PORT} --max-overhead 100%",
-        f"--slow {SLOW_MS}ms --outliers 1000 --json --for 45s 2>/tmp/said",
-    )
-    host.check("mkfifo /tmp/from-guest")
-    host.start(f"{in_guest(record)} | tee /tmp/guest.json >/tmp/from-guest")
-    words = f"measure vm --slow {SLOW_MS}ms --json --for 60s --guest /tmp/from-guest"
-    measuring = host.start(f"exec nearpath {words} >/tmp/vm.json")
-    wait_until(lambda: "measuring" in host.run(in_guest("cat /tmp/said")).out, "the guest records")
+    measuring = start_both(host, proto)
     before = stolen_ms(host)
     hog = host.start(["chrt", "-f", "50", "taskset", "-c", str(VCPU_CPU + taken), "python3", "-c", HOG])
     wait_until(lambda: host.run(["test", "-e", "/tmp/hog.runs"]).status == 0, "it has its name")

@@ -6,6 +6,7 @@
 //!
 //! Rules: the measured times; document 001 ("move vhost process to CPU#3").
 
+use crate::place::spared;
 use crate::vms::{affinity, name, pinned, placed, vms};
 use crate::{Check, CheckOutcome, Context, cpus_near_node, severity, text};
 use nearpath_model::vm::{MeasuredVm, VmLate, VmPart, VmQueue};
@@ -40,6 +41,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         }
         return outcome;
     };
+    let ways = measured.vms.iter().any(|vm| all(vm) > 0);
+    if ways && measured.vms.iter().all(|vm| lates(vm).next().is_none()) {
+        outcome
+            .not_checked("packets into virtual machines were measured without --slow".to_owned());
+    }
     for one in &measured.vms {
         // A virtual machine that has ended since is not among the facts.
         let vm = vms.iter().find(|vm| Some(vm.pid) == one.pid);
@@ -206,7 +212,6 @@ fn elsewhere(
             text::clean(&thread.comm),
             text::cpus_brief(&cpus)
         ));
-        // One that may run anywhere was moved by the scheduler, and found no better CPU.
         let to = others(context, vm, &cpus);
         if to.is_empty() {
             finding = finding.evidence("No other CPU is free of vCPUs and of workers that wait.");
@@ -239,7 +244,8 @@ fn waited_on(context: &Context<'_>) -> CpuSet {
     placed(context, &waiting).iter().filter_map(|(_, cpus)| pinned(cpus)).collect()
 }
 
-/// CPUs near the vCPUs that neither a vCPU nor these threads have, and on which no vhost worker waits.
+/// CPUs near the vCPUs that neither a vCPU nor these threads have, that are not isolated, and on which no vhost worker
+/// waits.
 fn others(context: &Context<'_>, vm: &Vm, cpus: &CpuSet) -> CpuSet {
     let topology = &context.host.topology;
     let pins = |vm: &Vm| -> Vec<CpuId> {
@@ -248,7 +254,7 @@ fn others(context: &Context<'_>, vm: &Vm, cpus: &CpuSet) -> CpuSet {
     };
     let own: CpuSet = pins(vm).into_iter().collect();
     let vcpus: CpuSet = context.host.vms.iter().flat_map(pins).collect();
-    let taken = vcpus.union(&waited_on(context));
+    let taken = vcpus.union(&waited_on(context)).union(&spared(context.host));
     let near = |cpus: &CpuSet| {
         let nodes = topology.nodes_of(cpus).into_iter();
         nodes.fold(CpuSet::new(), |all, node| all.union(&cpus_near_node(topology, Some(node))))
