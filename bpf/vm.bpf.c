@@ -74,13 +74,15 @@ PROBE(softirq_raise, "softirq_raise")
 	cpu->next_irq_ns = cpu->irq_ns;
 }
 
-PROBE(softirq_entry, "softirq_entry")
+/*
+ * The tracepoints of runs are for all softirqs, most of which are of timers, the scheduler and RCU: where fentry can be
+ * used, the function that NET_RX runs is observed instead. (Not so for its raise: napi_schedule() within a run raises
+ * nothing from Linux 6.3 on, net/core/dev.c.)
+ */
+static __always_inline void net_rx_runs(void)
 {
-	struct cpu *cpu;
+	struct cpu *cpu = this_cpu();
 
-	if ((u32)ctx[0] != NET_RX_SOFTIRQ)
-		return;
-	cpu = this_cpu();
 	if (!cpu)
 		return;
 	cpu->run_ns = bpf_ktime_get_ns();
@@ -89,15 +91,38 @@ PROBE(softirq_entry, "softirq_entry")
 	cpu->is_raised = false;
 }
 
-PROBE(softirq_exit, "softirq_exit")
+static __always_inline void net_rx_ends(void)
 {
-	struct cpu *cpu;
+	struct cpu *cpu = this_cpu();
 
-	if ((u32)ctx[0] != NET_RX_SOFTIRQ)
-		return;
-	cpu = this_cpu();
 	if (cpu)
 		cpu->run_ns = cpu->run_irq_ns = 0;
+}
+
+PROBE(softirq_entry, "softirq_entry")
+{
+	if ((u32)ctx[0] == NET_RX_SOFTIRQ)
+		net_rx_runs();
+}
+
+SEC("fentry/net_rx_action") int softirq_entry_net_rx(u64 *ctx)
+{
+	if (measuring)
+		net_rx_runs();
+	return 0;
+}
+
+PROBE(softirq_exit, "softirq_exit")
+{
+	if ((u32)ctx[0] == NET_RX_SOFTIRQ)
+		net_rx_ends();
+}
+
+SEC("fexit/net_rx_action") int softirq_exit_net_rx(u64 *ctx)
+{
+	if (measuring)
+		net_rx_ends();
+	return 0;
 }
 
 /*

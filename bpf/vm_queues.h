@@ -10,13 +10,18 @@
 #include "vm_stages.h"
 
 /* Packets between tap and worker: the rings of 16 queues, usually of 500 packets. */
-#define TAP_SLOT_BITS 13
+#define TAP_SLOT_BITS 14
+/* Slots that a packet may have, a power of two: with 2,000 packets at taps, one in 650 finds all four taken. */
+#define TAP_WAYS 4
 #define QUEUES_MAX 128
 /* Packets of a signal: vhost signals after 64 (VHOST_NET_BATCH), and one may have several buffers. */
 #define BATCH 128
-/* Interrupts that wait for their vCPU, by vCPU and vector; packets of each. */
-#define INTERRUPT_SLOT_BITS 8
-#define WAITING 256
+/* Interrupts that wait for their vCPU, by vCPU and vector, and the slots that one may have; powers of two. */
+#define INTERRUPT_SLOT_BITS 7
+#define INTERRUPT_WAYS 4
+/* Packets of each: a guest takes some out of its ring before it is entered with their interrupt, so that these may be
+ * more than fit into the ring (of 256 usually, and of 1,024 at most with QEMU). */
+#define WAITING 1024
 /* An entry this old was left by a packet that was dropped, or a vCPU that is gone. */
 #define STALE_NS 5000000000ULL
 
@@ -264,34 +269,43 @@ static __always_inline void see_on(u32 queue, u32 point, u32 cpu, u64 n)
 		count(seen, n);
 }
 
-static __always_inline struct tap_packet *tap_slot(u64 skb)
+/* One of the slots that a packet may have. */
+static __always_inline struct tap_packet *tap_slot(u64 skb, u32 way)
 {
-	u32 slot = hash(skb, TAP_SLOT_BITS);
+	u32 slot = hash(skb, TAP_SLOT_BITS) ^ way;
 
 	return bpf_map_lookup_elem(&tap_packets, &slot);
 }
 
-/* A slot for a packet; none if another one has it. Of two, a probe keeps it or gets it. */
+/* A slot for a packet; none if others have all of them. Of two, a probe keeps it or gets it. */
 static __always_inline struct tap_packet *claim_packet(u64 skb, bool is_other)
 {
-	struct tap_packet *packet = tap_slot(skb);
+	struct tap_packet *packet, *found = 0;
 
-	if (!packet)
-		return packet;
-	if (packet->skb && packet->skb != skb && bpf_ktime_get_ns() - packet->tap_ns < STALE_NS &&
-	    (is_other || !packet->is_other)) {
-		if (!is_other)
-			count(&counters.collided, 1);
-		return 0;
+#pragma unroll
+	for (u32 way = 0; way < TAP_WAYS; way++) {
+		packet = tap_slot(skb, way);
+		if (!packet || !packet->skb || packet->skb == skb)
+			return packet;
+		if (!found && (bpf_ktime_get_ns() - packet->tap_ns >= STALE_NS || (!is_other && packet->is_other)))
+			found = packet;
 	}
-	return packet;
+	if (!found && !is_other)
+		count(&counters.collided, 1);
+	return found;
 }
 
 static __always_inline struct tap_packet *packet_of(u64 skb)
 {
-	struct tap_packet *packet = tap_slot(skb);
+	struct tap_packet *packet;
 
-	return packet && packet->skb == skb ? packet : 0;
+#pragma unroll
+	for (u32 way = 0; way < TAP_WAYS; way++) {
+		packet = tap_slot(skb, way);
+		if (packet && packet->skb == skb)
+			return packet;
+	}
+	return 0;
 }
 
 /* The queue of a tap that has this socket. */
@@ -381,9 +395,14 @@ static __always_inline void take_packet(struct queue *queue, struct tap_packet *
 	queue->count = at + 1;
 }
 
-static __always_inline u32 interrupt_slot(u64 vcpu, u32 vector)
+static __always_inline u32 interrupt_slot(u64 vcpu, u32 vector, u32 way)
 {
-	return hash(vcpu + vector * 0x100000001ULL, INTERRUPT_SLOT_BITS);
+	return hash(vcpu + vector * 0x100000001ULL, INTERRUPT_SLOT_BITS) ^ way;
+}
+
+static __always_inline bool is_of(struct interrupt *interrupt, u64 vcpu, u32 vector)
+{
+	return interrupt->vcpu == vcpu && interrupt->vector == vector;
 }
 
 /* Which way a vCPU takes to the guest. */
@@ -401,24 +420,33 @@ static __always_inline u32 way_of(struct kvm_vcpu *vcpu)
 /* No slot for the interrupt. */
 #define NO_SLOT (~0U)
 
-/* A slot for this vector of the vCPU; none if another one has it with packets that wait. */
+/* A slot for this vector of the vCPU; none if others have all of them with packets that wait. */
 static __always_inline u32 claim_interrupt(u64 vcpu, u32 vector, u64 now)
 {
-	u32 slot = interrupt_slot(vcpu, vector);
-	struct interrupt *interrupt = bpf_map_lookup_elem(&interrupts, &slot);
+	struct interrupt *interrupt;
+	u32 slot, found = NO_SLOT;
 
+#pragma unroll
+	for (u32 way = 0; way < INTERRUPT_WAYS; way++) {
+		slot = interrupt_slot(vcpu, vector, way);
+		interrupt = bpf_map_lookup_elem(&interrupts, &slot);
+		if (!interrupt)
+			return NO_SLOT;
+		if (is_of(interrupt, vcpu, vector))
+			return slot;
+		if (found == NO_SLOT &&
+		    (interrupt->head == interrupt->tail ||
+		     now - interrupt->packets[interrupt->tail & (WAITING - 1)].set_ns >= STALE_NS))
+			found = slot;
+	}
+	interrupt = bpf_map_lookup_elem(&interrupts, &found);
 	if (!interrupt)
-		return NO_SLOT;
-	if (interrupt->vcpu == vcpu && interrupt->vector == vector)
-		return slot;
-	if (interrupt->head != interrupt->tail &&
-	    now - interrupt->packets[interrupt->tail & (WAITING - 1)].set_ns < STALE_NS)
 		return NO_SLOT;
 	count(&waiting_packets, interrupt->tail - (u64)interrupt->head);
 	interrupt->tail = interrupt->head;
 	interrupt->vcpu = vcpu;
 	interrupt->vector = vector;
-	return slot;
+	return found;
 }
 
 /*
@@ -535,15 +563,24 @@ __noinline int enter_packet(u32 slot, u64 now)
 /* The vCPU enters the guest with an interrupt of this vector. */
 static __always_inline void enter_guest(u64 vcpu, u32 vector)
 {
-	u32 slot = interrupt_slot(vcpu, vector);
-	struct interrupt *interrupt = bpf_map_lookup_elem(&interrupts, &slot);
+	struct interrupt *interrupt;
+	u32 slot, found = NO_SLOT;
 	u64 now;
 
-	if (!interrupt || interrupt->vcpu != vcpu || interrupt->vector != vector)
+#pragma unroll
+	for (u32 way = 0; way < INTERRUPT_WAYS; way++) {
+		slot = interrupt_slot(vcpu, vector, way);
+		interrupt = bpf_map_lookup_elem(&interrupts, &slot);
+		if (interrupt && is_of(interrupt, vcpu, vector)) {
+			found = slot;
+			break;
+		}
+	}
+	if (found == NO_SLOT)
 		return;
 	now = bpf_ktime_get_ns();
 	for (u32 i = 0; i < WAITING; i++)
-		if (!enter_packet(slot, now))
+		if (!enter_packet(found, now))
 			break;
 }
 

@@ -134,7 +134,7 @@ def test_of_a_burst_nearly_all_are_followed(host: Host) -> None:
     received = len(seen.guest.numbered())
     assert received >= 200, "the emulated NIC drops most of a burst at times, but not all"
     followed = seen.spans()["whole"]["count"]
-    assert followed >= 0.99 * received, (followed, received, seen.document)
+    assert followed >= 0.99 * received, (followed, received, seen.queue, seen.document)
     assert seen.queue["interrupts"] < seen.queue["interrupted"], "one interrupt for many packets"
 
 

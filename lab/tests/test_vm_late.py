@@ -14,7 +14,7 @@ from lab.vms import send, start_vm, wait_until_taken, worker_of
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
-from .test_vm import VCPU_CPU, VHOST_CPU
+from .test_vm import VCPU_CPU, VHOST_CPU, packets_seen
 
 # Longer than emulation needs for a packet, and shorter than what the fault takes at once.
 SLOW = "100ms"
@@ -82,6 +82,19 @@ def test_a_task_on_the_cpu_of_vhost_or_the_vcpu_is_named(host: Host, cpu: int, p
     assert packets >= 30, "it takes half of the time"
     (named,) = [found for found in late["parts"] if found["part"] == part]
     assert named["behind"].get("hog", 0) >= 0.95 * packets, late
+
+
+@pytest.mark.parametrize("cpu", [VHOST_CPU, VCPU_CPU])
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
+def test_a_burst_that_waits_is_followed(host: Host, cpu: int) -> None:
+    """Hundreds of packets wait at the tap, or with their interrupts for the vCPU."""
+    vm = start_vm(host, "-c", str(VCPU_CPU))
+    host.check(f"taskset -p -c {VHOST_CPU} {worker_of(host, vm)}")
+    start_hog(host, cpu)
+    seen = packets_seen(host, vm, 2000, 1e6)
+    received = len(seen.guest.numbered())
+    assert received >= 200, "the ring of the tap is full at times, but not always"
+    assert seen.spans()["whole"]["count"] >= 0.99 * received, (received, seen.queue, seen.document)
 
 
 @smoke

@@ -2,8 +2,9 @@
 
 use crate::InstrumentError;
 use crate::kernel::{
-    AttachMode, Attached, Kernel, Mapped, Probe, attach, by_kprobe, choose, entry, helper_probe,
-    in_best_mode, load_only, monotonic_ns, of, open, pointed_to, probe, refused, word_of, words_of,
+    AttachMode, Attached, Kernel, Mapped, Probe, attach, better_at, by_kprobe, choose, entry,
+    entry_by, exit, helper_probe, in_best_mode, load_only, monotonic_ns, of, open, pointed_to,
+    probe, refused, word_of, words_of,
 };
 use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags};
@@ -54,9 +55,15 @@ pub const PROBES: &[Probe] = &[
     helper_probe(&[of("vfio_pci_core", entry("vfio_intx_handler"))], "vfio_intx_handler"),
     probe("irq_handler_exit", "irq_handler_exit", "__handle_irq_event_percpu", &[]),
     probe("irq_handler_entry", "irq_handler_entry", "__handle_irq_event_percpu", &[]),
-    probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
+    better_at(
+        probe("softirq_exit", "softirq_exit", "handle_softirqs", &[]),
+        &[exit("net_rx", "net_rx_action")],
+    ),
     probe("softirq_raise", "softirq_raise", "__raise_softirq_irqoff", &[]),
-    probe("softirq_entry", "softirq_entry", "handle_softirqs", &[]),
+    better_at(
+        probe("softirq_entry", "softirq_entry", "handle_softirqs", &[]),
+        &[entry_by("net_rx", "net_rx_action")],
+    ),
 ];
 
 /// Programs of which one of each line is needed.
@@ -439,6 +446,7 @@ impl Loaded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::{At, Point};
 
     #[test]
     fn every_probe_has_its_program() {
@@ -449,6 +457,13 @@ mod tests {
                 (None, _) => format!("PROBE_FUNCTION({}, \"{}\")", probe.program, probe.function),
             };
             assert!(source.contains(&line), "{line}");
+            for Point { function, suffix, at, .. } in
+                probe.points.iter().filter(|_| probe.prefers_functions)
+            {
+                let kind = if *at == At::Exit { "fexit" } else { "fentry" };
+                let line = format!("SEC(\"{kind}/{function}\") int {}_{suffix}(", probe.program);
+                assert!(source.contains(&line), "{line}");
+            }
         }
         let others = OTHERS.iter().chain(TRANSMIT).chain(LATE).map(|(programs, _)| *programs);
         let named =
