@@ -144,7 +144,7 @@ static __always_inline void note_nic(struct tap_packet *packet, u64 nic_ns)
  * `address` is what vhost will take: that of an sk_buff, or of a frame of XDP with a mark. `nic_ns` is when the NIC had
  * it; 0: unknown.
  */
-static __always_inline void reaches_tap(u64 address, struct net_device *device, bool is_other, u64 nic_ns)
+static __always_inline void reaches_tap(u64 address, u32 ifindex, bool is_other, u64 nic_ns)
 {
 	struct cpu *cpu = this_cpu();
 	struct tap_packet *packet;
@@ -162,13 +162,13 @@ static __always_inline void reaches_tap(u64 address, struct net_device *device, 
 	if (nic_ns)
 		note_nic(packet, nic_ns);
 	packet->cpu = bpf_get_smp_processor_id();
-	packet->ifindex = BPF_CORE_READ(device, ifindex);
+	packet->ifindex = ifindex;
 	packet->skb = address;
 	if (!is_other)
 		count(&counters.started, 1);
 }
 
-static __always_inline void skb_reaches_tap(u64 address, struct net_device *device)
+static __always_inline void skb_reaches_tap(u64 address, u32 ifindex)
 {
 	struct sk_buff *skb = (struct sk_buff *)address;
 	u64 nic_ns = 0;
@@ -179,15 +179,17 @@ static __always_inline void skb_reaches_tap(u64 address, struct net_device *devi
 	if (has_nic_stamps && BPF_CORE_READ(skb, skb_iif))
 		nic_ns = nic_stamp_ns(address, BPF_CORE_READ(skb, skb_iif), bpf_ktime_get_ns());
 	if (beside_stages)
-		reaches_tap(address, device, !is_tracked(address), nic_ns);
+		reaches_tap(address, ifindex, !is_tracked(address), nic_ns);
 	else
-		reaches_tap(address, device, only.session && !is_probe(skb), nic_ns);
+		reaches_tap(address, ifindex, only.session && !is_probe(skb), nic_ns);
 }
 
 /* tun_net_xmit(skb, device) */
 PROBE_FUNCTION(tun_net_xmit, "tun_net_xmit")
 {
-	skb_reaches_tap(address_of(ctx[0]), (struct net_device *)address_of(ctx[1]));
+	struct net_device *device = (struct net_device *)ctx[1];
+
+	skb_reaches_tap(address_of(ctx[0]), GET(direct, device, ifindex));
 }
 
 /* Frames that XDP redirects at once (DEV_MAP_BULK_SIZE), and their mark in the tap's ring (TUN_XDP_FLAG). */
@@ -207,7 +209,8 @@ PROBE_FUNCTION(tun_xdp_xmit, "tun_xdp_xmit")
 	for (u32 i = 0; i < XDP_FRAMES; i++) {
 		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(frames + 8 * i)))
 			break;
-		reaches_tap(frame | TUN_XDP_FLAG, device, only.session && !is_probe_frame((struct xdp_frame *)frame), 0);
+		reaches_tap(frame | TUN_XDP_FLAG, BPF_CORE_READ(device, ifindex),
+			    only.session && !is_probe_frame((struct xdp_frame *)frame), 0);
 	}
 }
 
@@ -217,7 +220,7 @@ PROBE_FUNCTION(tap_handle_frame, "tap_handle_frame")
 	u64 address = 0;
 
 	if (!bpf_probe_read_kernel(&address, sizeof(address), (void *)address_of(ctx[0])) && address)
-		skb_reaches_tap(address, BPF_CORE_READ((struct sk_buff *)address, dev));
+		skb_reaches_tap(address, BPF_CORE_READ((struct sk_buff *)address, dev, ifindex));
 }
 
 /* handle_rx(vhost_net): the worker begins to look for packets. */
@@ -235,18 +238,13 @@ PROBE_FUNCTION(handle_rx, "handle_rx")
 	watch_thread(cpu->worker);
 }
 
-static __always_inline void takes(u64 *ctx, u32 number)
+/* `address` is that of the packet that vhost has taken from the ring; 0 if another process reads. */
+static __always_inline void takes(u64 socket, u64 address, u32 number)
 {
-	struct msghdr *message = (struct msghdr *)address_of(ctx[1]);
-	u64 socket = address_of(ctx[0]), address;
 	struct tap_packet *packet;
 	struct queue *queue;
 
-	if (!active)
-		return;
-	/* The packet that vhost has taken from the ring; none if another process reads. */
-	address = (u64)BPF_CORE_READ(message, msg_control);
-	if (!address)
+	if (!active || !address)
 		return;
 	packet = packet_of(address);
 	if (!packet) {
@@ -264,30 +262,36 @@ static __always_inline void takes(u64 *ctx, u32 number)
 /* tun_recvmsg(socket, message, length, flags) */
 PROBE_FUNCTION(tun_recvmsg, "tun_recvmsg")
 {
-	takes(ctx, BPF_CORE_READ(tun_file_of(address_of(ctx[0])), queue_index));
+	struct msghdr *message = (struct msghdr *)ctx[1];
+	u64 socket = address_of(ctx[0]);
+
+	takes(socket, (u64)GET(direct, message, msg_control), BPF_CORE_READ(tun_file_of(socket), queue_index));
 }
 
 /* tap_recvmsg(socket, message, length, flags) */
 PROBE_FUNCTION(tap_recvmsg, "tap_recvmsg")
 {
-	takes(ctx, BPF_CORE_READ(tap_queue_of(address_of(ctx[0])), queue_index));
+	struct msghdr *message = (struct msghdr *)ctx[1];
+	u64 socket = address_of(ctx[0]);
+
+	takes(socket, (u64)GET(direct, message, msg_control), BPF_CORE_READ(tap_queue_of(socket), queue_index));
 }
 
 /* vhost_add_used_and_signal_n(device, virtqueue, …): the used ring is written, then the guest is interrupted. */
 PROBE_FUNCTION(add_used, "vhost_add_used_and_signal_n")
 {
-	struct vhost_virtqueue *vq = (struct vhost_virtqueue *)address_of(ctx[1]);
+	struct vhost_virtqueue *vq = (struct vhost_virtqueue *)ctx[1];
 	struct cpu *cpu = this_cpu();
 	struct queue *queue;
 	u64 socket;
 
 	if (!active || !cpu)
 		return;
-	socket = (u64)BPF_CORE_READ(vq, private_data);
+	socket = (u64)GET(direct, vq, private_data);
 	queue = bpf_map_lookup_elem(&queues, &socket);
 	if (!queue || !queue->count)
 		return;
-	queue->eventfd = (u64)BPF_CORE_READ(vq, call_ctx.ctx);
+	queue->eventfd = address_of((u64)GET(direct, vq, call_ctx.ctx));
 	queue->signalled_ns = 0;
 	queue->used = queue->count;
 	queue->signaller = bpf_get_current_task();
@@ -344,7 +348,7 @@ PROBE_FUNCTION(eventfd_write, "eventfd_write")
 /* irqfd_wakeup(wait, …): KVM waits for an eventfd that is written to, or signalled. */
 PROBE_FUNCTION(irqfd_wakeup, "irqfd_wakeup")
 {
-	if (active && !beside_stages && only.session != ONLY_NONE)
+	if (active && has_begun && !beside_stages && only.session != ONLY_NONE)
 		backend_interrupts(address_of(ctx[0]));
 }
 
@@ -355,48 +359,66 @@ PROBE_FUNCTION(ioeventfd_write, "ioeventfd_write")
 		begins_kick(address_of(ctx[1]));
 }
 
+/* The queue whose interrupt KVM gives to a vCPU now: its socket, or the eventfd; 0: another interrupt. */
+static __always_inline u64 interrupting(struct cpu *cpu)
+{
+	u64 socket;
+
+	if (is_in_device_interrupt(cpu))
+		return device_reaches(cpu);
+	socket = backend_reaches(cpu);
+	if (socket)
+		return socket;
+	if (!cpu->signalling || cpu->signaller != bpf_get_current_task())
+		return 0;
+	socket = cpu->signalling;
+	cpu->signalling = cpu->queue = 0;
+	return socket;
+}
+
 /* __apic_accept_irq(apic, mode, vector, …): KVM gives the interrupt to a vCPU. */
 PROBE_FUNCTION(accept_irq, "__apic_accept_irq")
 {
-	struct kvm_lapic *apic = (struct kvm_lapic *)address_of(ctx[0]);
+	struct kvm_lapic *apic = (struct kvm_lapic *)ctx[0];
+	struct reached reached = { .vector = (u8)ctx[2] };
 	struct cpu *cpu = this_cpu();
+	struct kvm_vcpu *vcpu;
 	struct queue *queue;
 	u64 socket;
 
-	if (cpu && is_in_device_interrupt(cpu)) {
-		device_reaches(cpu, apic, (u8)ctx[2]);
+	socket = cpu ? interrupting(cpu) : 0;
+	if (!socket)
 		return;
-	}
-	if (cpu && backend_reaches(cpu, apic, (u8)ctx[2]))
-		return;
-	if (!cpu || !cpu->signalling || cpu->signaller != bpf_get_current_task())
-		return;
-	socket = cpu->signalling;
-	cpu->signalling = cpu->queue = 0;
 	queue = bpf_map_lookup_elem(&queues, &socket);
-	if (queue)
-		interrupt_guest(queue, socket, apic, (u8)ctx[2]);
+	if (!queue || !queue->used)
+		return;
+	vcpu = GET(direct, apic, vcpu);
+	reached.id = GET(direct, vcpu, vcpu_id);
+	reached.way = WAY_OF(direct, vcpu);
+	reached.is_posted = bpf_core_field_exists(apic->apicv_active) && GET(direct, apic, apicv_active);
+	reached.vcpu = address_of((u64)vcpu);
+	interrupt_guest(queue, socket, &reached);
 }
 
 /* svm_vcpu_run(vcpu, …), vmx_vcpu_run(vcpu, …): the guest runs. */
-static __always_inline void enters(u64 *ctx)
+static __always_inline void enters(u64 *ctx, const bool direct)
 {
-	struct kvm_vcpu *vcpu = (struct kvm_vcpu *)address_of(ctx[0]);
+	struct kvm_vcpu *vcpu = (struct kvm_vcpu *)ctx[0];
 
 	if (active)
 		watch_thread(bpf_get_current_task());
-	if (active && waiting_packets && BPF_CORE_READ(vcpu, arch.interrupt.injected))
-		enter_guest((u64)vcpu, BPF_CORE_READ(vcpu, arch.interrupt.nr));
+	if (active && waiting_packets && GET(direct, vcpu, arch.interrupt.injected))
+		enter_guest(address_of(ctx[0]), GET(direct, vcpu, arch.interrupt.nr));
 }
 
 PROBE_FUNCTION(svm_vcpu_run, "svm_vcpu_run")
 {
-	enters(ctx);
+	enters(ctx, direct);
 }
 
 PROBE_FUNCTION(vmx_vcpu_run, "vmx_vcpu_run")
 {
-	enters(ctx);
+	enters(ctx, direct);
 }
 
 /* vhost_poll_wakeup(wait, …): vhost is woken, by an eventfd or a tap. */

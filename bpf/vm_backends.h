@@ -94,11 +94,16 @@ const volatile bool counts_kicks;
 /* Writes and kicks by tasks too many, or to eventfds too many. */
 u64 signals_lost;
 
+/* Whether any write was seen: on a host of vhost-net alone KVM's waiters need not be asked who called them. */
+volatile u32 has_begun;
+
 static __always_inline void begins_signal(u64 eventfd)
 {
 	u64 task = bpf_get_current_task();
 	struct signal *signal = bpf_map_lookup_elem(&signals_begun, &task), first = {};
 
+	if (!has_begun)
+		has_begun = true;
 	if (signal) {
 		signal->ns = bpf_ktime_get_ns();
 		signal->eventfd = eventfd;
@@ -168,19 +173,15 @@ static __always_inline void backend_interrupts(u64 wait)
 	cpu->backend_task = (u64)task;
 }
 
-/* KVM gives the interrupt of a write to a vCPU; false if it is not one of these. */
-static __always_inline bool backend_reaches(struct cpu *cpu, struct kvm_lapic *apic, u32 vector)
+/* KVM gives the interrupt of a write to a vCPU: its eventfd; 0: it is not one of these. */
+static __always_inline u64 backend_reaches(struct cpu *cpu)
 {
 	u64 eventfd = cpu->backend_eventfd;
-	struct queue *queue;
 
 	if (!eventfd || cpu->backend_task != bpf_get_current_task())
-		return false;
+		return 0;
 	cpu->backend_eventfd = 0;
-	queue = bpf_map_lookup_elem(&queues, &eventfd);
-	if (queue && queue->used)
-		interrupt_guest(queue, eventfd, apic, vector);
-	return true;
+	return eventfd;
 }
 
 /* A guest writes to a register that KVM signals an eventfd for. */

@@ -95,15 +95,13 @@ static __always_inline void device_signals(struct cpu *cpu, u64 eventfd)
 	cpu->device_eventfd = eventfd;
 }
 
-/* KVM gives the interrupt to a vCPU. */
-static __always_inline void device_reaches(struct cpu *cpu, struct kvm_lapic *apic, u32 vector)
+/* KVM gives the interrupt to a vCPU: its eventfd; 0: it was given to one before. */
+static __always_inline u64 device_reaches(struct cpu *cpu)
 {
 	u64 eventfd = cpu->device_eventfd;
-	struct queue *queue = bpf_map_lookup_elem(&queues, &eventfd);
 
 	cpu->device_eventfd = 0;
-	if (queue && queue->used)
-		interrupt_guest(queue, eventfd, apic, vector);
+	return eventfd;
 }
 
 #endif

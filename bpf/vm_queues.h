@@ -405,17 +405,21 @@ static __always_inline bool is_of(struct interrupt *interrupt, u64 vcpu, u32 vec
 	return interrupt->vcpu == vcpu && interrupt->vector == vector;
 }
 
-/* Which way a vCPU takes to the guest. */
-static __always_inline u32 way_of(struct kvm_vcpu *vcpu)
-{
-	if (BPF_CORE_READ(vcpu, mode) == IN_GUEST_MODE)
-		return SPAN_RUNNING;
-	if (BPF_CORE_READ(vcpu, wait.task))
-		return SPAN_HALTED;
-	if (BPF_CORE_READ(vcpu, arch.mp_state) == KVM_MP_STATE_HALTED)
-		return SPAN_POLLING;
-	return SPAN_BUSY;
-}
+/* Which way a vCPU takes to the guest; as a macro, like GET() in it. */
+#define WAY_OF(direct, vcpu)                                                              \
+	(GET(direct, vcpu, mode) == IN_GUEST_MODE			   ? SPAN_RUNNING \
+	 : GET(direct, vcpu, wait.task)					   ? SPAN_HALTED  \
+	 : GET(direct, vcpu, arch.mp_state) == KVM_MP_STATE_HALTED ? SPAN_POLLING         \
+								   : SPAN_BUSY)
+
+/* The vCPU that an interrupt reaches. */
+struct reached {
+	u64 vcpu;
+	u32 id; /* its number */
+	u32 vector;
+	u32 way; /* its span */
+	bool is_posted; /* the processor interrupts the guest, unseen by the host */
+};
 
 /* No slot for the interrupt. */
 #define NO_SLOT (~0U)
@@ -488,22 +492,20 @@ __noinline int interrupt_packet(u64 socket, u32 i, u64 now, u32 slot, u32 way)
 }
 
 /* KVM sets the interrupt of the queue's packets. */
-static __always_inline void interrupt_guest(struct queue *queue, u64 socket, struct kvm_lapic *apic, u32 vector)
+static __always_inline void interrupt_guest(struct queue *queue, u64 socket, struct reached *reached)
 {
-	struct kvm_vcpu *vcpu = BPF_CORE_READ(apic, vcpu);
-	u32 n = queue->used, way, slot = NO_SLOT;
+	u32 n = queue->used, way = reached->way, slot = NO_SLOT;
 	u64 now = bpf_ktime_get_ns();
 
 	queue->used = queue->count = 0;
-	queue->vcpu = BPF_CORE_READ(vcpu, vcpu_id);
-	queue->vector = vector;
+	queue->vcpu = reached->id;
+	queue->vector = reached->vector;
 	queue->batches++;
 	queue->interrupted += n;
-	way = way_of(vcpu);
-	if (bpf_core_field_exists(apic->apicv_active) && BPF_CORE_READ(apic, apicv_active)) {
+	if (reached->is_posted) {
 		queue->posted += n;
 	} else {
-		slot = claim_interrupt((u64)vcpu, vector, now);
+		slot = claim_interrupt(reached->vcpu, reached->vector, now);
 		if (slot == NO_SLOT)
 			count(&counters.no_slot, n);
 	}

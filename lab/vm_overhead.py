@@ -4,7 +4,8 @@ kernel (`vm/peer_bcc.py`), and one that prints each packet (`vm/peer_bcc_events.
 Output: for each, the time in its programs for a packet into a virtual machine, by the kernel's run-time statistics, and
 the runs; the CPU time of its process; and that of the whole host, which includes how the kernel gets to the programs,
 but varies more than they cost. The host is emulated, so times are those of the emulator: only their ratios are
-meaningful. Blocks of packets are sent at one rate, in random order. Then the programs with the most runs.
+meaningful. Blocks of packets are sent at one rate, in random order. Then the programs with the most runs, and the time
+of a run.
 """
 
 import json
@@ -116,7 +117,7 @@ def run() -> None:
     }
     machine = Machine(KERNEL, Topology(), (Nic("igb"),))
     costs: dict[str, list[Cost]] = {name: [] for name in OBSERVERS}
-    runs: dict[str, Counter[str]] = {name: Counter() for name in OBSERVERS}
+    ran = {name: Programs(Counter(), Counter()) for name in OBSERVERS}
     with Host.restore(machine, nearpath_payload(files, release=True)) as host:
         host.check("sysctl -q kernel.bpf_stats_enabled=1")
         vm = start_vm(host, "-c", str(VCPU_CPU))
@@ -124,7 +125,7 @@ def run() -> None:
         for number in range(ROUNDS):
             for name in random.sample(list(OBSERVERS), len(OBSERVERS)):
                 with OBSERVERS[name](host) as pid:
-                    costs[name].append(cost(host, pid, runs[name]))
+                    costs[name].append(cost(host, pid, ran[name]))
             say(f"round {number + 1} of {ROUNDS}")
         vm.end()
     print(f"{PACKETS} packets at {RATE}/s, {ROUNDS} blocks each, Linux {KERNEL}; per packet:")
@@ -141,10 +142,13 @@ def run() -> None:
             f" {ratio(own, others, lambda c: c.programs_us + c.process_us):.2f},"
             f" of the host {ratio(own, others, lambda c: c.host_us - idle):.2f}"
         )
-    for name, counted in runs.items():
-        most = ", ".join(f"{program} {n / PACKETS / ROUNDS:.1f}" for program, n in counted.most_common(14))
+    for name, each_program in ran.items():
+        most = [
+            f"{program} {n / PACKETS / ROUNDS:.1f} of {each_program.ns[program] / n / 1e3:.1f} us"
+            for program, n in each_program.runs.most_common(14)
+        ]
         if most:
-            print(f"runs of {name} for a packet: {most}")
+            print(f"runs of {name} for a packet: {', '.join(most)}")
 
 
 def ratio(own: list[Cost], others: list[Cost], of: Callable[[Cost], float]) -> float:
@@ -157,8 +161,8 @@ def spread(each: list[float]) -> str:
     return f"{mean(each):.1f} +-{stdev(each) / len(each) ** 0.5:.1f} us"
 
 
-def cost(host: Host, pid: int | None, runs: Counter[str]) -> Cost:
-    """Of each packet of a block; its programs' runs are added to `runs`."""
+def cost(host: Host, pid: int | None, ran: Programs) -> Cost:
+    """Of each packet of a block; its programs are added to `ran`."""
     send(host, PACKETS // 20, RATE)
     wait_until_taken(host)
     busy_before, process_before, before = busy(host), process_ns(host, pid), programs(host, pid)
@@ -166,7 +170,8 @@ def cost(host: Host, pid: int | None, runs: Counter[str]) -> Cost:
     wait_until_taken(host)
     now, process_now = programs(host, pid), process_ns(host, pid)
     busy_s = busy(host) - busy_before
-    runs.update(now.runs - before.runs)
+    ran.ns.update(now.ns - before.ns)
+    ran.runs.update(now.runs - before.runs)
     return Cost(
         (now.ns - before.ns).total() / PACKETS / 1e3,
         (now.runs - before.runs).total() / PACKETS,
