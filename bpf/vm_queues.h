@@ -17,7 +17,7 @@
 /* Packets of a signal: vhost signals after 64 (VHOST_NET_BATCH), and one may have several buffers. */
 #define BATCH 128
 /* Interrupts that wait for their vCPU, by vCPU and vector, and the slots that one may have; powers of two. */
-#define INTERRUPT_SLOT_BITS 7
+#define INTERRUPT_SLOT_BITS 8
 #define INTERRUPT_WAYS 4
 /* Packets of each: a guest takes some out of its ring before it is entered with their interrupt, so that these may be
  * more than fit into the ring (of 256 usually, and of 1,024 at most with QEMU). */
@@ -424,11 +424,14 @@ struct reached {
 /* No slot for the interrupt. */
 #define NO_SLOT (~0U)
 
-/* A slot for this vector of the vCPU; none if others have all of them with packets that wait. */
+/*
+ * A slot for this vector of the vCPU; none if others have all of them with packets that wait. One that nobody has had goes
+ * before one whose owner has no packets now: two owners would take it from each other.
+ */
 static __always_inline u32 claim_interrupt(u64 vcpu, u32 vector, u64 now)
 {
 	struct interrupt *interrupt;
-	u32 slot, found = NO_SLOT;
+	u32 slot, new = NO_SLOT, found = NO_SLOT;
 
 #pragma unroll
 	for (u32 way = 0; way < INTERRUPT_WAYS; way++) {
@@ -438,11 +441,14 @@ static __always_inline u32 claim_interrupt(u64 vcpu, u32 vector, u64 now)
 			return NO_SLOT;
 		if (is_of(interrupt, vcpu, vector))
 			return slot;
-		if (found == NO_SLOT &&
-		    (interrupt->head == interrupt->tail ||
-		     now - interrupt->packets[interrupt->tail & (WAITING - 1)].set_ns >= STALE_NS))
+		if (!interrupt->vcpu)
+			new = slot;
+		else if (interrupt->head == interrupt->tail ||
+			 now - interrupt->packets[interrupt->tail & (WAITING - 1)].set_ns >= STALE_NS)
 			found = slot;
 	}
+	if (new != NO_SLOT)
+		found = new;
 	interrupt = bpf_map_lookup_elem(&interrupts, &found);
 	if (!interrupt)
 		return NO_SLOT;

@@ -36,6 +36,7 @@ VHOST_CPU, VCPU_CPU = 1, 2
 
 HEADERS = PROJECT / "crates/instruments/benches/overhead/bcc_headers.py"
 PEERS = [PROJECT / "lab/vm" / name for name in ("peer_bcc.py", "peer_bcc_events.py")]
+NET_RX = PROJECT / "lab/vm/bcc_net_rx.py"
 IN_GUEST = "/usr/local/lib/peer"
 
 
@@ -113,7 +114,7 @@ def run() -> None:
     files: dict[str, Path] = {
         str(BCC): BCC,
         str(BCC_HEADER): BCC_HEADER,
-        **{f"{IN_GUEST}/{file.name}": file for file in (HEADERS, *PEERS)},
+        **{f"{IN_GUEST}/{file.name}": file for file in (HEADERS, NET_RX, *PEERS)},
     }
     machine = Machine(KERNEL, Topology(), (Nic("igb"),))
     costs: dict[str, list[Cost]] = {name: [] for name in OBSERVERS}

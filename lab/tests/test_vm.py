@@ -9,6 +9,8 @@ from bisect import bisect_right
 from statistics import median
 from typing import Any, NamedTuple
 
+import pytest
+
 from lab import Host
 from lab.fixtures import lab, representative, smoke
 from lab.vms import TAP, Ended, TinyVm, Vcpu, send, start_vm, wait_until_taken, worker_of
@@ -157,25 +159,28 @@ def test_the_last_span_agrees_with_the_guests_own_clock(host: Host) -> None:
         assert abs(entry - told) < max(10_000, 0.15 * entry), (options, told, entry)
 
 
+# With eight vCPUs two share each CPU.
+@pytest.mark.parametrize("cpus", [(2, 3), (0, 1, 2, 3) * 2], ids=["2", "8"])
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
-def test_each_queue_is_followed_to_its_vcpu(host: Host) -> None:
-    vm = start_vm(host, "-c", "2", "-c", "3", queues=2)
+def test_each_queue_is_followed_to_its_vcpu(host: Host, cpus: tuple[int, ...]) -> None:
+    vm = start_vm(host, *(word for cpu in cpus for word in ("-c", str(cpu))), queues=len(cpus))
     measuring = start_measuring(host, "measure", "vm")
-    # From many ports, so that both queues have some: the tap spreads connections by their addresses and ports.
-    send(host, 200, 50, ports=16)
+    # From many ports, so that each queue has some: the tap spreads connections by their addresses and ports.
+    sent = 100 * len(cpus)
+    send(host, sent, 50, ports=8 * len(cpus))
     wait_until_taken(host)
     document = ended(measuring)
     guest = vm.end()
     (one,) = document["vms"]
-    assert len(guest.numbered()) == 200
-    assert [(queue["tap"], queue["queue"]) for queue in one["queues"]] == [(TAP, 0), (TAP, 1)]
+    assert len(guest.numbered()) == sent
+    assert [(queue["tap"], queue["queue"]) for queue in one["queues"]] == [(TAP, n) for n in range(len(cpus))]
     for queue, vcpu in zip(one["queues"], guest.vcpus, strict=True):
         number = queue["queue"]
-        assert len(vcpu.numbered()) >= 12, "packets of at least one of 16 ports"
+        assert len(vcpu.numbered()) >= 12, "packets of at least one port"
         assert_queue_followed(queue, vcpu)
         assert queue["vcpus"] == [number]
-        assert queue["cpus"]["vcpu"] == {str(2 + number): queue["taken"]}
+        assert queue["cpus"]["vcpu"] == {str(cpus[number]): queue["taken"]}
     workers = [worker for queue in one["queues"] for worker in queue["workers"]]
     threads = [thread for queue in one["queues"] for thread in queue["vcpu_threads"]]
-    assert len(set(workers)) == 2, "each queue has a vhost device of its own"
-    assert len(set(threads)) == 2, "and a vCPU"
+    assert len(set(workers)) == len(cpus), "each queue has a vhost device of its own"
+    assert len(set(threads)) == len(cpus), "and a vCPU"

@@ -13,14 +13,13 @@ from collections import Counter
 from contextlib import suppress
 
 from bcc_headers import load
+from bcc_net_rx import NET_RX
 
 PROGRAMS = r"""
-struct cpu { u64 irq_ns, next_irq_ns, run_irq_ns, run_ns; };
 struct packet { u64 irq_ns, handler_ns, tap_ns; };
 struct worker { u64 runs_ns, packets; struct packet last; };
 struct waiting { u64 start_ns, set_ns, packets; };
 
-BPF_PERCPU_ARRAY(cpus, struct cpu, 1);
 BPF_HASH(packets, u64, struct packet, 8192);
 BPF_HASH(workers, u32, struct worker, 1024);
 BPF_HASH(waiting, u32, struct waiting, 1024);
@@ -31,45 +30,6 @@ static inline void count(u32 span, u64 ns, u64 n)
     u32 key = (span & 7) * 64 + (bpf_log2l(ns) & 63);
 
     ns_of.atomic_increment(key, n);
-}
-
-static inline struct cpu *this_cpu(void)
-{
-    int zero = 0;
-
-    return cpus.lookup(&zero);
-}
-
-#define THIS_CPU struct cpu *cpu = this_cpu(); if (!cpu) return 0
-
-RAW_TRACEPOINT_PROBE(irq_handler_entry) { THIS_CPU; cpu->irq_ns = bpf_ktime_get_ns(); return 0; }
-RAW_TRACEPOINT_PROBE(irq_handler_exit) { THIS_CPU; cpu->irq_ns = 0; return 0; }
-RAW_TRACEPOINT_PROBE(softirq_raise)
-{
-    if (ctx->args[0] != 3)
-        return 0;
-    THIS_CPU;
-    if (!cpu->next_irq_ns)
-        cpu->next_irq_ns = cpu->irq_ns;
-    return 0;
-}
-RAW_TRACEPOINT_PROBE(softirq_entry)
-{
-    if (ctx->args[0] != 3)
-        return 0;
-    THIS_CPU;
-    cpu->run_ns = bpf_ktime_get_ns();
-    cpu->run_irq_ns = cpu->next_irq_ns;
-    cpu->next_irq_ns = 0;
-    return 0;
-}
-RAW_TRACEPOINT_PROBE(softirq_exit)
-{
-    if (ctx->args[0] != 3)
-        return 0;
-    THIS_CPU;
-    cpu->run_ns = cpu->run_irq_ns = 0;
-    return 0;
 }
 
 int kprobe__tun_net_xmit(struct pt_regs *ctx)
@@ -158,7 +118,7 @@ RAW_TRACEPOINT_PROBE(kvm_inj_virq)
 
 def main() -> None:
     """Attaches the programs, and detaches them on exit."""
-    programs = load(PROGRAMS)
+    programs = load(NET_RX + PROGRAMS)
     print("ready", flush=True)
     with suppress(KeyboardInterrupt):
         sys.stdin.read()

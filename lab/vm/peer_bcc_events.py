@@ -2,8 +2,6 @@
 by kprobes, an event at each of them with the time, the thread and its name, and a join of the events in user space (as
 tun_tx_to_kvm_irq.py and vm_network_latency_details.py of github.com/everoute/troubleshooting-tools do).
 
-Interrupts and softirqs are noted in the kernel, as for `peer_bcc.py`: no tool reports each of them.
-
 Output: the line `ready` when all programs are attached, then a line for each packet that reached the guest; on SIGINT
 the number of events lost, and the number of these packets under the number of the span "whole".
 """
@@ -15,13 +13,11 @@ import time
 from typing import NamedTuple
 
 from bcc_headers import load
+from bcc_net_rx import NET_RX
 
 WHOLE = 5
 
 PROGRAMS = r"""
-struct cpu { u64 irq_ns, next_irq_ns, run_irq_ns, run_ns; };
-
-BPF_PERCPU_ARRAY(cpus, struct cpu, 1);
 BPF_PERF_OUTPUT(events);
 
 enum stage { TAP, WORKER, TAKEN, USED, SIGNALLED, SET, ENTERED };
@@ -32,125 +28,51 @@ struct event {
     char comm[16];
 };
 
-static inline struct cpu *this_cpu(void)
-{
-    int zero = 0;
-
-    return cpus.lookup(&zero);
-}
-
-#define THIS_CPU struct cpu *cpu = this_cpu(); if (!cpu) return 0
-
-static inline void note(struct event *event, u32 stage)
+/* What is known at every stage, and the event is on its way. */
+static inline int report(void *ctx, struct event *event, u32 stage)
 {
     event->ns = bpf_ktime_get_ns();
     event->stage = stage;
     event->cpu = bpf_get_smp_processor_id();
     event->tid = bpf_get_current_pid_tgid();
     bpf_get_current_comm(&event->comm, sizeof(event->comm));
-}
-
-RAW_TRACEPOINT_PROBE(irq_handler_entry) { THIS_CPU; cpu->irq_ns = bpf_ktime_get_ns(); return 0; }
-RAW_TRACEPOINT_PROBE(irq_handler_exit) { THIS_CPU; cpu->irq_ns = 0; return 0; }
-RAW_TRACEPOINT_PROBE(softirq_raise)
-{
-    if (ctx->args[0] != 3)
-        return 0;
-    THIS_CPU;
-    if (!cpu->next_irq_ns)
-        cpu->next_irq_ns = cpu->irq_ns;
-    return 0;
-}
-RAW_TRACEPOINT_PROBE(softirq_entry)
-{
-    if (ctx->args[0] != 3)
-        return 0;
-    THIS_CPU;
-    cpu->run_ns = bpf_ktime_get_ns();
-    cpu->run_irq_ns = cpu->next_irq_ns;
-    cpu->next_irq_ns = 0;
-    return 0;
-}
-RAW_TRACEPOINT_PROBE(softirq_exit)
-{
-    if (ctx->args[0] != 3)
-        return 0;
-    THIS_CPU;
-    cpu->run_ns = cpu->run_irq_ns = 0;
+    events.perf_submit(ctx, event, sizeof(*event));
     return 0;
 }
 
-int kprobe__tun_net_xmit(struct pt_regs *ctx)
+static inline int report_stage(void *ctx, u32 stage)
 {
     struct event event = {};
+
+    return report(ctx, &event, stage);
+}
+
+static inline int report_packet(void *ctx, u32 stage, u64 skb)
+{
+    struct event event = { .skb = skb };
     THIS_CPU;
 
-    note(&event, TAP);
-    event.skb = ctx->di;
     event.irq_ns = cpu->run_irq_ns;
     event.handler_ns = cpu->run_ns;
-    events.perf_submit(ctx, &event, sizeof(event));
-    return 0;
+    return report(ctx, &event, stage);
 }
 
-int kprobe__handle_rx(struct pt_regs *ctx)
+static inline int report_interrupt(void *ctx, u32 stage, u32 vector)
 {
-    struct event event = {};
+    struct event event = { .vector = vector };
 
-    note(&event, WORKER);
-    events.perf_submit(ctx, &event, sizeof(event));
-    return 0;
+    return report(ctx, &event, stage);
 }
 
+int kprobe__tun_net_xmit(struct pt_regs *ctx) { return report_packet(ctx, TAP, ctx->di); }
+int kprobe__handle_rx(struct pt_regs *ctx) { return report_stage(ctx, WORKER); }
 /* In tun_recvmsg, by vhost: its sk_buff is an argument of no function that a kprobe has. */
-RAW_TRACEPOINT_PROBE(skb_copy_datagram_iovec)
-{
-    struct event event = {};
-
-    note(&event, TAKEN);
-    event.skb = ctx->args[0];
-    events.perf_submit(ctx, &event, sizeof(event));
-    return 0;
-}
-
-int kprobe__vhost_add_used_and_signal_n(struct pt_regs *ctx)
-{
-    struct event event = {};
-
-    note(&event, USED);
-    events.perf_submit(ctx, &event, sizeof(event));
-    return 0;
-}
-
-int kprobe__irqfd_wakeup(struct pt_regs *ctx)
-{
-    struct event event = {};
-
-    note(&event, SIGNALLED);
-    events.perf_submit(ctx, &event, sizeof(event));
-    return 0;
-}
-
-int kprobe____apic_accept_irq(struct pt_regs *ctx)
-{
-    struct event event = {};
-
-    note(&event, SET);
-    event.vector = ctx->dx;
-    events.perf_submit(ctx, &event, sizeof(event));
-    return 0;
-}
-
+RAW_TRACEPOINT_PROBE(skb_copy_datagram_iovec) { return report_packet(ctx, TAKEN, ctx->args[0]); }
+int kprobe__vhost_add_used_and_signal_n(struct pt_regs *ctx) { return report_stage(ctx, USED); }
+int kprobe__irqfd_wakeup(struct pt_regs *ctx) { return report_stage(ctx, SIGNALLED); }
+int kprobe____apic_accept_irq(struct pt_regs *ctx) { return report_interrupt(ctx, SET, ctx->dx); }
 /* The guest is entered with the interrupt. */
-RAW_TRACEPOINT_PROBE(kvm_inj_virq)
-{
-    struct event event = {};
-
-    note(&event, ENTERED);
-    event.vector = ctx->args[0];
-    events.perf_submit(ctx, &event, sizeof(event));
-    return 0;
-}
+RAW_TRACEPOINT_PROBE(kvm_inj_virq) { return report_interrupt(ctx, ENTERED, ctx->args[0]); }
 """
 
 TAP, WORKER, TAKEN, USED, SIGNALLED, SET, ENTERED = range(7)
@@ -214,7 +136,7 @@ class Join:
 
 def main() -> None:
     """Attaches the programs, and detaches them on exit."""
-    programs = load(PROGRAMS)
+    programs = load(NET_RX + PROGRAMS)
     events, join = programs["events"], Join()
     read: list[Event] = []
     lost: list[int] = []
