@@ -36,7 +36,7 @@ impl<'a> StagesIntoGuests<'a> {
                 schema: VM_MEASUREMENT_SCHEMA,
                 duration_s: measurement.duration_s,
                 not_available: vec![NotAvailable {
-                    what: "the way into virtual machines".to_owned(),
+                    what: "the path into virtual machines".to_owned(),
                     reason: reason.clone(),
                 }],
                 ..VmMeasurement::default()

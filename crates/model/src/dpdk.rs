@@ -16,7 +16,7 @@ pub enum DpdkApplication {
     Testpmd,
     /// Open vSwitch with its userspace datapath.
     Ovs,
-    /// The load balancer of document 003.
+    /// The load balancer DPVS (<https://github.com/iqiyi/dpvs>).
     Dpvs,
 }
 

@@ -65,7 +65,7 @@ pub struct DpvsWorker {
     pub ports: BTreeMap<String, DpvsQueues>,
 }
 
-/// The role of a worker (document 003).
+/// The role of a worker (DPVS's guide to worker tuning).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DpvsRole {

@@ -4,7 +4,7 @@ use crate::accepts::AcceptMeasurement;
 use crate::locality::Locality;
 use crate::memory::MemoryMeasurement;
 use crate::tcp::TcpMeasurement;
-use crate::{CpuId, CpuSet, Measurement, ProposedChange};
+use crate::{CpuId, CpuSet, Measurement, ProposedChange, shell};
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON form of [`Diagnosis`].
@@ -217,6 +217,10 @@ impl Finding {
 
     fn set_netns(&mut self, netns: &str) {
         self.changes.iter_mut().for_each(|change| change.set_netns(netns));
+        // What iproute2 changes is that of a network namespace; all else is the host's.
+        for command in self.manual.iter_mut().filter(|command| command.starts_with("ip ")) {
+            *command = shell::in_netns(netns, command);
+        }
         self.symptoms.iter_mut().for_each(|symptom| symptom.set_netns(netns));
     }
 }
@@ -250,4 +254,24 @@ fn missing(what: &str, reason: &str) -> NotChecked {
     let reason: String = reason.chars().take(200).map(plain).collect();
     let reason = format!("{what} measured: {reason}");
     NotChecked { check: "measurement".to_owned(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_of_iproute2_enter_the_namespace() {
+        let mut finding = Finding::new(Severity::Info, "x")
+            .manual("ip link set dev bond0 type bond xmit_hash_policy layer3+4")
+            .manual("cpupower -c 1 frequency-set -g performance");
+        finding.set_netns("blue");
+        assert_eq!(
+            finding.manual,
+            [
+                "ip netns exec blue ip link set dev bond0 type bond xmit_hash_policy layer3+4",
+                "cpupower -c 1 frequency-set -g performance"
+            ]
+        );
+    }
 }

@@ -11,6 +11,21 @@ pub fn word(text: &str) -> String {
     format!("'{}'", printable.replace('\'', "'\\''"))
 }
 
+/// The path of a network namespace, as for `--netns`, if it is not one by name in `/run/netns`.
+pub fn netns_path(netns: &str) -> Option<String> {
+    let pid = netns.strip_prefix("pid:").and_then(|pid| pid.parse::<u32>().ok());
+    let path = pid.map(|pid| format!("/proc/{pid}/ns/net"));
+    path.or_else(|| netns.contains('/').then(|| netns.to_owned()))
+}
+
+/// A command that runs in a network namespace, given as for `--netns`.
+pub fn in_netns(netns: &str, command: &str) -> String {
+    match netns_path(netns) {
+        Some(path) => format!("nsenter --net={} {command}", word(&path)),
+        None => format!("ip netns exec {} {command}", word(netns)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

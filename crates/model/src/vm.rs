@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 mod device;
 mod guest;
 mod late;
+mod since;
 mod transmit;
 
 pub use device::{VmBackendInterrupt, VmDevice, VmDeviceInterrupt, VmInterrupt, VmKicks, VmWriter};
@@ -108,7 +109,7 @@ pub struct MeasuredVm {
     /// Waits of its vCPUs; `None` without a limit for late packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pauses: Option<VcpuPauses>,
-    /// Its time stamp counter; `None` if unknown (KVM tells it in debugfs).
+    /// Its time stamp counter; `None` if unknown (KVM shows it in debugfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tsc: Option<GuestTsc>,
 }
@@ -246,7 +247,7 @@ fn add_by_cpu(all: &mut BTreeMap<u32, u64>, more: &BTreeMap<u32, u64>) {
     }
 }
 
-/// A span of the way into the guest.
+/// A span of the path into the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmSpanKind {

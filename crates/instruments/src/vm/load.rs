@@ -107,7 +107,7 @@ const LATE: &[(&[&str], &str)] = &[
     (&["sched_waking"], "how long threads that late packets woke waited for a CPU"),
 ];
 
-/// The steps of the way into a guest, and the programs of which one observes each.
+/// The steps of the path into a guest, and the programs of which one observes each.
 const STEPS: &[(&str, &[&str])] = &[
     ("tun_net_xmit", &["tun_net_xmit"]),
     ("tap_handle_frame", &["tap_handle_frame"]),
@@ -123,7 +123,7 @@ const STEPS: &[(&str, &[&str])] = &[
     ("vcpu_run", &["svm_vcpu_run", "vmx_vcpu_run"]),
 ];
 
-/// How each step of the way into a guest is observed on this kernel, or why it cannot be.
+/// How each step of the path into a guest is observed on this kernel, or why it cannot be.
 ///
 /// # Errors
 /// The kernel has no BTF.

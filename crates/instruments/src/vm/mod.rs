@@ -25,6 +25,9 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// Packets that take longer into a virtual machine are late on any host (`LATE_NS` of the checks).
+pub const LATE_INTO_VM: Duration = Duration::from_millis(1);
+
 /// The instrument.
 pub struct VmPackets<'a> {
     root: &'a Root,
@@ -129,7 +132,7 @@ impl<'a> VmPackets<'a> {
         }
     }
 
-    /// The steps of the way into the guest, and how each is observed on this kernel or why it cannot be.
+    /// The steps of the path into the guest, and how each is observed on this kernel or why it cannot be.
     ///
     /// # Errors
     /// The kernel has no BTF.

@@ -18,6 +18,14 @@ impl VmLate {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.packets))
     }
 
+    /// Those of several queues; `None` without any.
+    pub fn sum<'a>(late: impl Iterator<Item = &'a Self>) -> Option<Self> {
+        late.fold(None, |mut all, more| {
+            Self::add_to(&mut all, Some(more));
+            all
+        })
+    }
+
     /// Adds those of another queue, if there are any.
     pub(super) fn add_to(all: &mut Option<Self>, more: Option<&Self>) {
         match (all, more) {
@@ -44,7 +52,7 @@ impl VmLate {
     }
 }
 
-/// Late packets that spent most of their time in one part of their way.
+/// Late packets that spent most of their time in one part of their path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmLatePart {
     /// Which.

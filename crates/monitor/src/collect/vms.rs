@@ -6,6 +6,7 @@ use crate::store::{OTHERS, Store};
 use nearpath_model::vm::{MeasuredVm, VmMeasurement, VmQueue, VmSpan, VmSpanKind};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Virtual machines with series of their own; there is room again when one has ended.
 const VMS_MAX: usize = 32;
@@ -116,6 +117,29 @@ pub(crate) fn between(now: &VmMeasurement, before: &VmMeasurement) -> BTreeMap<S
         }
     }
     vms
+}
+
+/// Packets between two readings that took longer than a limit into a guest, and all. Of devices that are passed through and
+/// those that processes serve, interrupts.
+pub(crate) fn late_packets(
+    now: &VmMeasurement,
+    before: &VmMeasurement,
+    limit: Duration,
+) -> (u64, u64) {
+    let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+    let mut sums = (0_u64, 0_u64);
+    for interval in between(now, before).values() {
+        let late = |kind| {
+            let buckets = interval.spans.get(&kind).into_iter().flat_map(|(buckets, _)| buckets);
+            // The bucket of the limit ends above it.
+            let above = buckets.filter(|(upper, _)| **upper > limit_ns);
+            above.fold(0_u64, |sum, (_, n)| sum.saturating_add(*n))
+        };
+        // What came by a queue is in both.
+        let late = late(VmSpanKind::Whole).max(late(VmSpanKind::KvmToGuest));
+        sums = (sums.0.saturating_add(late), sums.1.saturating_add(interval.packets()));
+    }
+    sums
 }
 
 /// The sum of the times, from the middles of their buckets: the kernel counts no sum. At most 2.2 % off.

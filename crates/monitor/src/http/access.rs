@@ -132,7 +132,7 @@ impl Access {
     }
 }
 
-/// Compares in a time that tells nothing of where they differ.
+/// Compares in a time that does not depend on where they differ.
 fn same(a: &str, b: &str) -> bool {
     let differs = a.bytes().zip(b.bytes()).fold(0, |differs, (a, b)| differs | (a ^ b));
     a.len() == b.len() && differs == 0

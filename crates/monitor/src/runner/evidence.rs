@@ -7,6 +7,7 @@ use nearpath_model::accepts::AcceptMeasurement;
 use nearpath_model::locality::{Fates, Locality};
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
+use nearpath_model::vm::VmMeasurement;
 
 /// The difference of two readings.
 pub trait Since {
@@ -27,6 +28,12 @@ impl Since for AcceptMeasurement {
 }
 
 impl Since for TcpMeasurement {
+    fn since_reading(&self, earlier: &Self) -> Self {
+        self.since(earlier)
+    }
+}
+
+impl Since for VmMeasurement {
     fn since_reading(&self, earlier: &Self) -> Self {
         self.since(earlier)
     }
@@ -114,6 +121,8 @@ pub struct Gathered {
     pub accepts: Readings<AcceptMeasurement>,
     /// Of `tcp`.
     pub tcp: Readings<TcpMeasurement>,
+    /// Of `vms`.
+    pub vms: Readings<VmMeasurement>,
     /// The last picture of memory.
     pub memory: Option<MemoryMeasurement>,
 }
@@ -125,6 +134,7 @@ pub struct Window {
     locality: Option<Locality>,
     accepts: Option<AcceptMeasurement>,
     tcp: Option<TcpMeasurement>,
+    vms: Option<VmMeasurement>,
     memory: Option<MemoryMeasurement>,
 }
 
@@ -136,6 +146,7 @@ impl Gathered {
             locality: self.locality.turn(),
             accepts: self.accepts.turn(),
             tcp: self.tcp.turn(),
+            vms: self.vms.turn(),
             memory: self.memory.clone(),
         }
     }
@@ -152,9 +163,17 @@ impl Window {
             memory: self.memory.as_ref(),
             // The monitor does not watch threads that poll.
             workers: None,
-            // It does not ask why packets into virtual machines are late.
-            vm: None,
+            vm: self.vms.as_ref().filter(|vms| are_explained(vms)),
             txtime: None,
         }
     }
+}
+
+/// Whether it was observed why packets are late: only while many are.
+fn are_explained(vms: &VmMeasurement) -> bool {
+    vms.vms.iter().any(|vm| {
+        vm.queues.iter().any(|one| one.late.is_some())
+            || vm.device_interrupts.iter().any(|one| one.late.is_some())
+            || vm.backend_interrupts.iter().any(|one| one.late.is_some())
+    })
 }

@@ -1,7 +1,8 @@
 //! The threads of the instruments, one each.
 
 use super::config::{Config, Source};
-use super::observe::{Plan, observe, thread_time};
+use super::explaining::Explaining;
+use super::observe::{Next, Plan, observe, thread_time};
 use super::pace::Pace;
 use super::pages::Monitored;
 use super::stop::Stop;
@@ -111,6 +112,7 @@ pub fn observe_locality(context: Context<'_>) {
             collect::locality(&mut context.monitored.store(), now, before);
             context.monitored.record(|| rows::locality(now, before));
             context.monitored.gathered().locality.add(now, before.is_none());
+            Next::Go
         },
         &mut |error| context.refused(Source::Locality, &mut said, error),
     );
@@ -131,6 +133,7 @@ pub fn observe_accepts(context: Context<'_>) {
             collect::accepts(&mut context.monitored.store(), now, before);
             context.monitored.record(|| rows::accepts(now, before));
             context.monitored.gathered().accepts.add(now, before.is_none());
+            Next::Go
         },
         &mut |error| context.refused(Source::Accepts, &mut said, error),
     );
@@ -149,6 +152,7 @@ pub fn observe_drops(context: Context<'_>) {
         &mut |now, before| {
             collect::drops(&mut context.monitored.store(), now, before);
             context.monitored.record(|| rows::drops(now, before));
+            Next::Go
         },
         &mut |error| context.refused(Source::Drops, &mut said, error),
     );
@@ -179,6 +183,7 @@ pub fn observe_tcp(context: Context<'_>) {
             collect::tcp(&mut context.monitored.store(), now, before);
             context.monitored.record(|| rows::tcp(now, before));
             context.monitored.gathered().tcp.add(now, before.is_none());
+            Next::Go
         },
         &mut |error| context.refused(Source::Tcp, &mut said, error),
     );
@@ -201,13 +206,19 @@ pub fn observe_vms(context: Context<'_>) {
     }
     // Names of taps are not exported: what is missing has no effect.
     let host = nearpath_host::read(&root, &Wanted::default()).unwrap_or_default();
+    let explaining = RefCell::new(Explaining::new(context.config.has(Source::Budgets)));
     observe(
         &context.plan(Source::Vms),
-        &mut || VmPackets::new(&root, &host, context.config.btf_file.clone()),
+        &mut || {
+            let packets = VmPackets::new(&root, &host, context.config.btf_file.clone());
+            packets.explaining(explaining.borrow().limit())
+        },
         &|now| now.cost.map_or(0.0, |cost| cost.cpu_percent / 100.0 * now.duration_s),
         &mut |now, before| {
             collect::vms(&mut context.monitored.store(), now, before);
             context.monitored.record(|| rows::vms(now, before));
+            context.monitored.gathered().vms.add(now, before.is_none());
+            explaining.borrow_mut().take(context.monitored.now(), now, before)
         },
         &mut |error| context.refused(Source::Vms, &mut said, error),
     );

@@ -7,6 +7,7 @@ mod clock;
 mod config;
 mod daemon;
 mod evidence;
+mod explaining;
 mod facts;
 mod instruments;
 mod observe;

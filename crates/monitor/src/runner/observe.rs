@@ -31,8 +31,17 @@ pub struct Plan<'a> {
     pub stop: &'a Stop,
 }
 
+/// What is to follow a reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The next reading.
+    Go,
+    /// Another start, with what `make` makes now.
+    Renew,
+}
+
 /// One reading, with the one before it of the same start.
-pub type Take<'a, M> = dyn FnMut(&M, Option<&M>) + 'a;
+pub type Take<'a, M> = dyn FnMut(&M, Option<&M>) -> Next + 'a;
 
 /// Observes until the end. `make` creates the instrument, whenever it is to be attached; `cost` gets the CPU time of
 /// its programs in seconds from a reading; `refused` the reason why it cannot observe.
@@ -82,13 +91,22 @@ fn slice<I: Instrument>(
         let programs_alone = spent - if before.is_none() { reading.as_secs_f64() } else { 0.0 };
         if stopped || over || is_over(plan.limit, programs_alone, began.elapsed()) {
             take(&instrument.stop()?, before.as_ref());
-            let spent = Duration::try_from_secs_f64(spent).unwrap_or_default();
-            let pace = Pace::new(Duration::ZERO, plan.limit).after(spent);
-            return Ok(pace.saturating_sub(began.elapsed()));
+            return Ok(pause(plan, spent, began));
         }
-        take(&now, before.as_ref());
+        if take(&now, before.as_ref()) == Next::Renew {
+            instrument.stop()?;
+            // What loading took has been worth it: the first interval ends no slice.
+            return Ok(pause(plan, programs_alone, began));
+        }
         (own, programs, before) = (thread_time(), cost(&now), Some(now));
     }
+}
+
+/// How long to pause after an interval that cost so many seconds of CPU time.
+fn pause(plan: &Plan<'_>, spent_s: f64, began: Instant) -> Duration {
+    let spent = Duration::try_from_secs_f64(spent_s).unwrap_or_default();
+    let pace = Pace::new(Duration::ZERO, plan.limit).after(spent);
+    pace.saturating_sub(began.elapsed())
 }
 
 /// Whether so much CPU time in this time is more than a share of a CPU.
@@ -147,6 +165,7 @@ mod tests {
                 if Instant::now() >= ends {
                     stop.set();
                 }
+                Next::Go
             },
             &mut |error| panic!("{error}"),
         );
@@ -166,6 +185,27 @@ mod tests {
         let (seconds, starts) = observed(0.5, 0.1);
         assert!(starts >= 2, "{starts}");
         assert!((0.05..0.5).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn it_starts_again_when_it_is_to_be_renewed() {
+        let (stop, starts) = (Stop::new().unwrap(), Rc::new(Cell::new(0)));
+        let plan = Plan { interval: Duration::from_millis(10), limit: None, stop: &stop };
+        let mut firsts = 0;
+        observe(
+            &plan,
+            &mut || Costly { began: None, starts: Rc::clone(&starts), refuses: false },
+            &|_| 0.0,
+            &mut |_, before| {
+                firsts += u32::from(before.is_none());
+                if firsts == 3 {
+                    stop.set();
+                }
+                if before.is_some() { Next::Renew } else { Next::Go }
+            },
+            &mut |error| panic!("{error}"),
+        );
+        assert_eq!((firsts, starts.get()), (3, 3));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use nearpath_instruments::accepts::{self, Accepts};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::memory::{self, Memory};
 use nearpath_instruments::stages::{Options, Stages, zoom};
-use nearpath_instruments::vm::VmPackets;
+use nearpath_instruments::vm::{LATE_INTO_VM, VmPackets};
 use nearpath_instruments::workers::{self, Workers};
 use nearpath_model::shell::word;
 use nearpath_model::{Detail, Diagnosis, Host, Protocol, Severity};
@@ -30,8 +30,6 @@ use std::time::Duration;
 
 /// Share of the time for the first, coarse measurement, and its maximum.
 const FIRST_LOOK: u32 = 4;
-/// Packets into virtual machines that take as long are explained: what checks call late on any host.
-const SLOW_INTO_VM: Duration = Duration::from_millis(1);
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
@@ -71,9 +69,9 @@ pub struct Diagnose {
     #[command(flatten)]
     verbose: Verbose,
     #[command(flatten)]
-    recorded: RecordedPart,
-    #[command(flatten)]
     looking: Looking,
+    #[command(flatten)]
+    recorded: RecordedPart,
 }
 
 /// What is diagnosed, and how it is measured.
@@ -330,7 +328,7 @@ impl Looking {
         });
         let vm = (wants(What::Vm) && !host.vms.is_empty()).then(|| {
             let btf_file = self.timing.time.btf.clone();
-            VmPackets::new(root, host, btf_file).from_nics().explaining(Some(SLOW_INTO_VM))
+            VmPackets::new(root, host, btf_file).from_nics().explaining(Some(LATE_INTO_VM))
         });
         Ok(Together::new(stages, locality, accepts, tcp, memory, workers, vm))
     }

@@ -77,7 +77,7 @@ impl DataSource {
     /// Where the data were.
     pub fn source(self) -> LoadSource {
         let remote = self.bits(37, 1) == 1;
-        // Before hops were told (Linux 5.16), `remote` alone says that it was another node.
+        // Before hops were reported (Linux 5.16), `remote` alone says that it was another node.
         let other_node = remote && self.bits(43, 3) != SAME_NODE;
         let number = self.bits(33, 4);
         match number {

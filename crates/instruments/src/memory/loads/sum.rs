@@ -255,7 +255,7 @@ mod tests {
             sums.add(&sample(0x40_0010, 0x60_0000, 0, LOCAL, 0x1000), &mut places);
         }
         sums.add(&sample(0x40_0010, 0x7f00_0000_0040, 0, REMOTE, 0x800_0040), &mut places);
-        // An operation without memory, and a source that is not told.
+        // An operation without memory, and a source that is not reported.
         sums.add(&sample(0x40_0010, 0, 0, 1, 0), &mut places);
         sums.add(&sample(0xffff_ffff_8100_0010, 0xffff_8880_0000_0000, 0, 2, 0), &mut places);
         sums.lost(5);
