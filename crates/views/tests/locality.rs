@@ -97,14 +97,14 @@ fn large() -> Locality {
 }
 
 #[test]
-fn locality_is_told_by_cpu() {
+fn locality_is_shown_by_cpu() {
     golden("locality.txt", &text::locality(&locality()));
     golden_json("locality.json", &locality());
     golden("locality.svg", &svg::locality(&locality()));
 }
 
 #[test]
-fn a_large_host_is_told_by_node() {
+fn a_large_host_is_shown_by_node() {
     golden("locality-nodes.txt", &text::locality(&large()));
 }
 

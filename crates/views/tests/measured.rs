@@ -457,7 +457,7 @@ fn paths_that_begin_at_the_nic_are_apart_and_say_how_many_they_are() {
 #[test]
 fn the_way_into_guests_follows_the_stages() {
     let missing = NotAvailable {
-        what: "the way into virtual machines".into(),
+        what: "the path into virtual machines".into(),
         reason: "this kernel has no types of its module kvm".into(),
     };
     let guests =
@@ -467,7 +467,10 @@ fn the_way_into_guests_follows_the_stages() {
     let (stages, guests) = shown.split_once("\ninto the guests\n").expect("a table of its own");
     assert!(stages.contains("receive path") && !guests.contains("receive path"), "{shown}");
     assert!(guests.starts_with("packets:      7 at a tap, 0 reached a guest\n"), "{guests}");
-    assert!(guests.contains("the way into virtual machines: this kernel has no types"), "{guests}");
+    assert!(
+        guests.contains("the path into virtual machines: this kernel has no types"),
+        "{guests}"
+    );
 }
 
 #[test]

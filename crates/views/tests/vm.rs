@@ -188,9 +188,8 @@ fn interrupts_of_devices_passed_through() {
     // With packets, too.
     measured.vms[0].queues = vec![queue(0)];
     let said = text::vm(&measured);
-    let first = said.lines().next().unwrap();
     let expected = "1 queue, 210 interrupts of 1 device passed through in 10.0 s";
-    assert!(first.contains(expected), "{first}");
+    assert!(said.contains(expected), "{said}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `bench paths`: for each path and load the round trips and the stages into the virtual machine, and a picture of them.
+//! `bench paths`: for each path and load the round trips and the stages into the virtual machine, and a picture of
+//! them.
 //!
 //! Input: a report. Output: lines.
 
@@ -118,7 +119,7 @@ fn table(report: &PathsReport) -> Table {
     table
 }
 
-/// The stages of the way into a virtual machine.
+/// The stages of the path into a virtual machine.
 fn stages(vm: Option<&PathVm>) -> &'static [(VmSpanKind, &'static str, char)] {
     match vm.and_then(|vm| vm.device.as_ref()) {
         Some(_) => &DEVICE_STAGES,
@@ -185,7 +186,7 @@ fn picture(report: &PathsReport) -> String {
     let longest = report.paths.iter().filter_map(|path| path.mean_ns).fold(0.0, f64::max);
     heading(
         &mut out,
-        "mean round trip: a, b, c, d as in the table; the rest is before and after the way into the guest",
+        "mean round trip: a, b, c, d as in the table; the rest is before and after the path into the guest",
     );
     let wide = |of: fn(&PathResult) -> usize| report.paths.iter().map(of).max().unwrap_or(0);
     let name_width = wide(|path| printable(&path.path).chars().count());
@@ -328,7 +329,7 @@ tap   none    (d) KVM to guest           1000     -   400µs   400µs     0ns   
 tap   none    whole into the guest       1000     -  1.80ms  1.80ms     0ns  1.80ms  1.80ms  1.80ms  1.80ms  1.80ms
 tap   udp   round trip                    998     2  7.20ms  8.00ms  50.0µs  8.00ms  8.80ms  9.60ms       -  16.0ms
 
-mean round trip: a, b, c, d as in the table; the rest is before and after the way into the guest
+mean round trip: a, b, c, d as in the table; the rest is before and after the path into the guest
   host  none |........ 1.00ms
   tap   none |aabcccccccddd................. 4.00ms
   tap   udp  |............................................................ 8.00ms

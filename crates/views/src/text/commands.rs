@@ -5,7 +5,7 @@
 //! untrusted, so shell metacharacters are quoted.
 
 use super::units::ranges;
-use nearpath_model::shell::word;
+use nearpath_model::shell::{self, word};
 use nearpath_model::{
     CpuSet, EgressMap, Ethtool, FileOf, PoolCounts, Proposal, ProposedChange, QdiscTree, QueueFile,
     QueueId, SettingFile, SocketProtocol, Target, UnitProperty, Value,
@@ -100,19 +100,12 @@ struct Place<'a>(Option<&'a str>);
 impl Place<'_> {
     /// The path of the namespace, if it has no name in `/run/netns`.
     fn path(self) -> Option<String> {
-        let text = self.0?;
-        let pid = text.strip_prefix("pid:").and_then(|pid| pid.parse::<u32>().ok());
-        let path = pid.map(|pid| format!("/proc/{pid}/ns/net"));
-        path.or_else(|| text.contains('/').then(|| text.to_owned()))
+        self.0.and_then(shell::netns_path)
     }
 
     /// A command that runs there.
     fn run(self, command: &str) -> String {
-        match (self.path(), self.0) {
-            (Some(path), _) => format!("nsenter --net={} {command}", word(&path)),
-            (None, Some(name)) => format!("ip netns exec {} {command}", word(name)),
-            (None, None) => command.to_owned(),
-        }
+        self.0.map_or_else(|| command.to_owned(), |netns| shell::in_netns(netns, command))
     }
 
     /// A line that writes to a file of /sys/class/net, whose interfaces are those of the namespace in which sysfs was

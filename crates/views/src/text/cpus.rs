@@ -4,7 +4,7 @@
 use super::cpu_layout::cpu_layout;
 use super::table::{Table, left, or_none, right};
 use super::units::{bytes, ranges};
-use super::unknown::unknown;
+use super::unknown::{none_of, unknown};
 use super::{heading, line};
 use nearpath_model::{Cpu, CpuSet, Host, LlcId, NodeId, Topology};
 
@@ -24,7 +24,7 @@ pub fn layout(host: &Host) -> String {
 
 /// A table of CPUs, below how many of each there are and above what is unknown.
 fn with_counts(host: &Host, table: String) -> String {
-    let mut out = counts(&host.topology);
+    let mut out = counts(host);
     if !table.is_empty() {
         line!(out);
         out.push_str(&table);
@@ -38,10 +38,11 @@ fn with_counts(host: &Host, table: String) -> String {
 }
 
 /// How many of each there are: `96 CPUs online (0-95), 48 cores, 2 packages, 16 LLCs, 8 nodes`.
-fn counts(topology: &Topology) -> String {
+fn counts(host: &Host) -> String {
+    let topology = &host.topology;
     let mut out = String::new();
     if topology.cpus.is_empty() {
-        line!(out, "no CPUs are known");
+        line!(out, "{}", none_of(host, "CPUs", "cpus"));
         return out;
     }
     let mut text = format!("{} online ({})", count(topology.online.len(), "CPU"), topology.online);

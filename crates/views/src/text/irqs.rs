@@ -4,16 +4,23 @@
 use super::cpus::count;
 use super::table::{Table, left, or_none, right};
 use super::units::{percent, ranges};
-use super::unknown::unknown;
+use super::unknown::{none_of, unknown};
 use super::{heading, line};
 use nearpath_model::{Host, Irq, NodeId};
 
 /// CPUs that are named for an interrupt; the rest is counted.
 const CPUS_NAMED: usize = 4;
+/// The subjects of unknown facts that belong here.
+const KINDS: &[&str] = &["irq", "irqs", "interrupts"];
 
 /// Interrupts by count.
 pub fn irqs(host: &Host) -> String {
     let mut out = String::new();
+    if host.irqs.is_empty() {
+        line!(out, "{}", none_of(host, "interrupts", "irqs"));
+        out.push_str(&unknown(&host.unknown, KINDS));
+        return out;
+    }
     let (mut fired, idle): (Vec<&Irq>, Vec<&Irq>) =
         host.irqs.iter().partition(|irq| total(irq) > 0);
     fired.sort_by_key(|irq| (std::cmp::Reverse(total(irq)), irq.irq));
@@ -45,7 +52,7 @@ pub fn irqs(host: &Host) -> String {
         let numbers = ranges(idle.iter().map(|irq| irq.irq.0));
         line!(out, "never fired: {} ({numbers})", count(idle.len(), "interrupt"));
     }
-    let unknown = unknown(&host.unknown, &["irq", "irqs", "interrupts"]);
+    let unknown = unknown(&host.unknown, KINDS);
     if !unknown.is_empty() {
         line!(out);
         out.push_str(&unknown);

@@ -1,5 +1,5 @@
-//! `measure locality`: a line per interval, and finally the distance between the CPU that allocates a packet and the CPU
-//! that frees it.
+//! `measure locality`: a line per interval, and finally the distance between the CPU that allocates a packet and the
+//! CPU that frees it.
 
 use super::groups::what;
 use super::measurement::{cost, measured};
@@ -33,7 +33,9 @@ fn rates(distances: &Distances, seconds: f64) -> String {
 
 /// The whole measurement.
 pub fn locality(m: &Locality) -> String {
-    let mut out = header(m);
+    let mut out = String::new();
+    heading(&mut out, &in_a_line(m));
+    out.push_str(&header(m));
     line!(out);
     out.push_str(&distances(m));
     for (direction, title) in [(Direction::Rx, "received packets"), (Direction::Tx, "sent packets")]
@@ -51,6 +53,37 @@ pub fn locality(m: &Locality) -> String {
         out.push_str(&groups(m));
     }
     out
+}
+
+/// `freed on the CPU that allocated them: 25.0% of 1000 received packets (50.0% on another node), 100% of 400 sent`.
+fn in_a_line(m: &Locality) -> String {
+    let part = |d: &Distances, what: &str| {
+        let local = d.local()?;
+        let share = |part: u64| percent(part as f64 / d.packets.max(1) as f64);
+        let mut text = format!("{} of {} {what}", percent(local), d.packets);
+        let elsewhere: Vec<String> =
+            [(d.other_node, "on another node"), (d.unknown, "unknown how far away")]
+                .into_iter()
+                .filter(|(part, _)| *part > 0)
+                .map(|(part, name)| format!("{} {name}", share(part)))
+                .collect();
+        if !elsewhere.is_empty() {
+            text.push_str(&format!(" ({})", elsewhere.join(", ")));
+        }
+        Some(text)
+    };
+    let parts: Vec<String> = [part(&m.rx, "received packets"), part(&m.tx, "sent packets")]
+        .into_iter()
+        .flatten()
+        .collect();
+    if parts.is_empty() {
+        return "no packet was freed".to_owned();
+    }
+    let first = match m.method {
+        Method::Exact => "allocated them",
+        Method::Tracepoints => "first saw them",
+    };
+    format!("freed on the CPU that {first}: {}", parts.join(", "))
 }
 
 /// The event on a packet's first CPU.

@@ -3,7 +3,7 @@
 use super::cpus::count;
 use super::table::{NONE, Table, left, or_none, right};
 use super::units::{printable, ranges};
-use super::unknown::unknown;
+use super::unknown::{none_of, unknown};
 use super::{heading, line};
 use nearpath_model::{Channels, CpuSet, Host, Nic, NicKind, Rings, Rss};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub fn nics(host: &Host) -> String {
     let mut out = String::new();
     let Some(first) = host.nics.first() else {
-        line!(out, "no interfaces");
+        line!(out, "{}", none_of(host, "interfaces", "nics"));
         out.push_str(&unknown(&host.unknown, &["nic", "nics"]));
         return out;
     };

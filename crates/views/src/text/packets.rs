@@ -10,19 +10,40 @@ use nearpath_trial::packets::{CpuSide, Drops, Offered, PacketsReport, PacketsTri
 /// The trial that counts, or that there is none.
 pub fn packets(report: &PacketsReport) -> String {
     let mut out = String::new();
+    line!(out, "{}", answer(report));
     line!(out, "{}", title(report));
-    match &report.result {
-        Some(trial) => out.push_str(&result(report, trial)),
-        None if report.ended_early => line!(out, "stopped before there was a result"),
-        None => {
-            line!(out, "loss was above the limit at every rate; {} trials", report.trials.len())
-        }
+    if let Some(trial) = &report.result {
+        out.push_str(&result(report, trial));
     }
     for unknown in &report.unknown {
         let (subject, fact) = (printable(&unknown.subject), printable(&unknown.fact));
         line!(out, "unknown: {subject}: {fact}: {}", printable(&unknown.reason));
     }
     out
+}
+
+/// `140794/s arrived, 0 lost (0.000%); 1188ns of CPU time per packet sent, 833ns per packet received`.
+fn answer(report: &PacketsReport) -> String {
+    match &report.result {
+        Some(trial) => format!(
+            "{:.0}/s arrived, {} lost ({}); {}",
+            trial.received_per_s,
+            trial.lost,
+            percentage(trial.loss_percent),
+            thread_times(trial)
+        ),
+        None if report.ended_early => "stopped before there was a result".to_owned(),
+        None => format!("loss was above the limit at every rate; {} trials", report.trials.len()),
+    }
+}
+
+fn thread_times(trial: &PacketsTrial) -> String {
+    let each = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.0}ns"));
+    format!(
+        "{} of CPU time per packet sent, {} per packet received",
+        each(trial.sender_threads_ns),
+        each(trial.receiver_threads_ns)
+    )
 }
 
 /// A line of a trial of a search.
@@ -81,13 +102,7 @@ fn result(report: &PacketsReport, trial: &PacketsTrial) -> String {
     if !drops.is_empty() {
         line!(out, "drops:    {}", drops.join("; "));
     }
-    let each = |ns: Option<f64>| ns.map_or("-".to_owned(), |ns| format!("{ns:.0}ns"));
-    line!(
-        out,
-        "threads:  {} of CPU time per packet sent, {} per packet received",
-        each(trial.sender_threads_ns),
-        each(trial.receiver_threads_ns)
-    );
+    line!(out, "threads:  {}", thread_times(trial));
     line!(out);
     if trial.cpus.is_empty() {
         // With tick-based accounting, work between ticks is not counted.
@@ -178,6 +193,7 @@ mod tests {
     #[test]
     fn counts_drops_and_costs_are_shown() {
         let expected = "\
+399500/s arrived, 1000 lost (0.12%); 1210ns of CPU time per packet sent, - per packet received
 packets to 10.0.0.2:6328 by UDP, 18 bytes in 2 flows: 500000/s
 sent:     800000 in 2.00s, 400000/s
           less than the requested 500000/s: limited by the sender
@@ -206,9 +222,8 @@ cpu 1  sender  50.0%   100     900    0      250       1250
         none.trials = vec![none.result.take().unwrap()];
         let text = packets(&none);
         assert!(
-            text.ends_with(
-                "the highest rate without loss\nloss was above the limit at every rate; 1 trials\n"
-            ),
+            text.starts_with("loss was above the limit at every rate; 1 trials\npackets to ")
+                && text.ends_with("the highest rate without loss\n"),
             "{text}"
         );
         let line = packets_progress(&none.trials[0]);

@@ -6,7 +6,7 @@ use super::irqs::node_list;
 use super::line;
 use super::table::{NONE, Table, left, or_none, right};
 use super::units::ranges;
-use super::unknown::unknown;
+use super::unknown::{none_of, unknown};
 use crate::queues::{QueueRow, queue_rows};
 use nearpath_model::{CpuSet, Direction, Host, QueueId};
 
@@ -37,7 +37,7 @@ pub fn queues(host: &Host) -> String {
     }
     let mut out = table.render();
     if rows.is_empty() {
-        line!(out, "no queues");
+        line!(out, "{}", none_of(host, "queues", "nics"));
     }
     let unknown = unknown(&host.unknown, &["nic", "nics", "queue", "queues"]);
     if !unknown.is_empty() {

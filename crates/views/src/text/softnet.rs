@@ -1,11 +1,11 @@
-//! `show softnet`: packets processed and dropped by each CPU's softirqs, time squeezes, and how often they ran. Idle CPUs
-//! are folded into one line.
+//! `show softnet`: packets processed and dropped by each CPU's softirqs, time squeezes, and how often they ran. Idle
+//! CPUs are folded into one line.
 
 use super::cpus::count;
 use super::line;
 use super::table::{Table, or_none, right};
 use super::units::ranges;
-use super::unknown::unknown;
+use super::unknown::{none_of, unknown};
 use nearpath_model::{CpuId, Host, SoftnetCpu};
 
 /// `/proc/net/softnet_stat` with the CPU's node and its NET_RX and NET_TX softirqs.
@@ -42,7 +42,7 @@ pub fn softnet(host: &Host) -> String {
         line!(out, "idle: {} ({cpus})", count(idle.len(), "CPU"));
     }
     if host.softnet.is_empty() {
-        line!(out, "no softnet counters");
+        line!(out, "{}", none_of(host, "softnet counters", "softnet"));
     }
     let unknown = unknown(&host.unknown, &["softnet", "softirqs", "counters"]);
     if !unknown.is_empty() {

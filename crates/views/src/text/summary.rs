@@ -5,10 +5,12 @@ use super::unknown::unknown;
 use super::{cpus, devices, heading, irqs, line, nics, nodes, queues, softnet};
 use nearpath_model::{CpuSet, Host};
 
-/// Everything, part after part; what is unknown once, at the end.
+/// Everything, part after part; what is unknown once, at the end. (What is unknown of the host as a whole stands in its
+/// part, too, if that is empty.)
 pub fn all(host: &Host) -> String {
     let mut out = kernel(host);
-    let without_unknown = Host { unknown: Vec::new(), ..host.clone() };
+    let mut without_unknown = host.clone();
+    without_unknown.unknown.retain(|item| item.subject == "host");
     for (title, part) in [
         ("CPUs", cpus(&without_unknown)),
         ("Nodes", nodes(&without_unknown)),

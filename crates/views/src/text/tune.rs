@@ -181,6 +181,8 @@ pub fn journal(statuses: &[ChangeStatus]) -> String {
         line!(out, "no changes by nearpath");
         return out;
     }
+    line!(out, "{}", in_a_line(statuses));
+    line!(out);
     let columns = [
         right("ID"),
         left("STATE"),
@@ -192,12 +194,7 @@ pub fn journal(statuses: &[ChangeStatus]) -> String {
     let mut table = Table::new(&columns);
     for ChangeStatus { entry, state, .. } in statuses {
         let Entry { id, time_s, change, .. } = entry;
-        let state = state.map(|state| match state {
-            ChangeState::Applied => "applied",
-            ChangeState::Drifted => "drifted",
-            ChangeState::Undone => "undone",
-            ChangeState::Lost => "lost",
-        });
+        let state = state.map(state_name);
         let (target, time) = (change.target.to_string(), time_of_day(*time_s));
         let (before, after) = (short(change, &change.before), short(change, &change.after));
         table.row([id.to_string(), or_none(state), target, before, after, time]);
@@ -209,6 +206,32 @@ pub fn journal(statuses: &[ChangeStatus]) -> String {
         }
     }
     out
+}
+
+fn state_name(state: ChangeState) -> &'static str {
+    match state {
+        ChangeState::Applied => "applied",
+        ChangeState::Drifted => "drifted",
+        ChangeState::Undone => "undone",
+        ChangeState::Lost => "lost",
+    }
+}
+
+/// `5 changes: 3 applied, 1 drifted, 1 not visible`.
+fn in_a_line(statuses: &[ChangeStatus]) -> String {
+    let states = [
+        Some(ChangeState::Applied),
+        Some(ChangeState::Drifted),
+        Some(ChangeState::Undone),
+        Some(ChangeState::Lost),
+        None,
+    ];
+    let counts = states.into_iter().filter_map(|state| {
+        let number = statuses.iter().filter(|status| status.state == state).count();
+        (number > 0).then(|| format!("{number} {}", state.map_or("not visible", state_name)))
+    });
+    let counts = counts.collect::<Vec<_>>().join(", ");
+    format!("{}: {counts}", count(statuses.len(), "change"))
 }
 
 /// The changes that were and were not undone.
@@ -408,14 +431,15 @@ mod tests {
         let target = "/proc/irq/4/smp_affinity_list";
         let time = "1970-01-01 00:00:00 UTC";
         let cut = "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28…";
+        assert_eq!(lines[..2], ["3 changes: 1 applied, 1 drifted, 1 not visible", ""]);
         assert_eq!(
-            lines[0],
+            lines[2],
             format!("ID  STATE    {:29}  {:40}  AFTER  APPLIED-AT", "TARGET", "BEFORE")
         );
-        assert_eq!(lines[1], format!(" 9  applied  {target}  {:40}  2      {time}", "0-3"));
-        assert_eq!(lines[2], format!("10  drifted  {target}  {cut}  2      {time}"));
-        assert_eq!(lines[3], format!("11  -        {target}  {:40}  2      {time}", "\"\""));
-        assert_eq!(lines[4..], ["change 10: changed externally", "change 11: elsewhere"]);
+        assert_eq!(lines[3], format!(" 9  applied  {target}  {:40}  2      {time}", "0-3"));
+        assert_eq!(lines[4], format!("10  drifted  {target}  {cut}  2      {time}"));
+        assert_eq!(lines[5], format!("11  -        {target}  {:40}  2      {time}", "\"\""));
+        assert_eq!(lines[6..], ["change 10: changed externally", "change 11: elsewhere"]);
         assert_eq!(journal(&[]), "no changes by nearpath\n");
     }
 

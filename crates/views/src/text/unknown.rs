@@ -1,10 +1,11 @@
 //! What could not be read, and why: the end of every view.
 //!
-//! Input: the host's `unknown` facts. Output: lines grouped by reason: a thousand CPUs that lack the same file are one line.
+//! Input: the host's `unknown` facts. Output: lines grouped by reason: a thousand CPUs that lack the same file are one
+//! line.
 
 use super::units::{printable, ranges};
 use super::{heading, line};
-use nearpath_model::Unknown;
+use nearpath_model::{Host, Unknown};
 use std::collections::BTreeMap;
 
 /// Lines of the facts that are unknown and whose subject (`cpu 3`, `nic eth0`, `host`) is of one
@@ -45,6 +46,17 @@ pub fn unknown(unknown: &[Unknown], kinds: &[&str]) -> String {
         line!(out, "  {}", printable(&format!("{subject}: {facts}: {reason}")));
     }
     out
+}
+
+/// What stands in place of a table without rows: that there are none, or why the host's fact could not be read, as a
+/// file that is missing is not an empty one.
+pub(super) fn none_of(host: &Host, what: &str, fact: &str) -> String {
+    let is_it =
+        |item: &&Unknown| item.subject == "host" && item.fact.split(", ").any(|f| f == fact);
+    match host.unknown.iter().find(is_it) {
+        Some(item) => format!("{what} unknown: {}", printable(&item.reason)),
+        None => format!("no {what}"),
+    }
 }
 
 /// What shares a reason.
@@ -119,6 +131,18 @@ mod tests {
         );
         assert!(unknown(&items, &["irq"]).is_empty());
         assert_eq!(unknown(&items, &["host"]).lines().count(), 2);
+    }
+
+    #[test]
+    fn a_missing_file_is_not_an_empty_one() {
+        let mut host = Host::default();
+        assert_eq!(none_of(&host, "interrupts", "irqs"), "no interrupts");
+        host.unknown.push(item("host", "nics, irqs", "/proc/interrupts: not found"));
+        assert_eq!(
+            none_of(&host, "interrupts", "irqs"),
+            "interrupts unknown: /proc/interrupts: not found"
+        );
+        assert_eq!(none_of(&host, "softnet counters", "softnet"), "no softnet counters");
     }
 
     fn anstream_free(text: &str) -> String {

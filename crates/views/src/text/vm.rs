@@ -5,6 +5,7 @@ use super::table::{Table, left, right};
 use super::units::{digits, latency, percent, percentage, printable};
 use super::vm_interrupts::{backend_interrupt, backend_kicks, device_interrupt};
 use super::{heading, line};
+use nearpath_model::histogram::{by_number, middle_ns};
 use nearpath_model::vm::{
     MeasuredVm, VmLate, VmLatePart, VmMeasurement, VmPart, VmQueue, VmSpan, VmSpanKind, VmTransmit,
     VmTransmitSpanKind,
@@ -49,7 +50,10 @@ pub fn vm(measurement: &VmMeasurement) -> String {
         };
         into.push(format!("{written} interrupts written by {by}"));
     }
-    heading(&mut out, &format!("{} in {seconds} s", into.join(", ")));
+    for line in answer(measurement) {
+        heading(&mut out, &line);
+    }
+    line!(out, "{} in {seconds} s", into.join(", "));
     line!(
         out,
         "not followed: {} collided, {} not seen at the tap, {} lost; {} events lost",
@@ -65,6 +69,86 @@ pub fn vm(measurement: &VmMeasurement) -> String {
     out.push_str(&super::stamps::nic_stamps(measurement.nic_stamps.as_ref()));
     out.push_str(&queues_of(measurement));
     out
+}
+
+/// The steps of the path, which add up to the whole.
+const STEPS: [VmSpanKind; 7] = [
+    VmSpanKind::NicToInterrupt,
+    VmSpanKind::InterruptToHandler,
+    VmSpanKind::HandlerToVhost,
+    VmSpanKind::VhostToKvm,
+    VmSpanKind::InterruptToKvm,
+    VmSpanKind::WriteToKvm,
+    VmSpanKind::KvmToGuest,
+];
+
+/// The answer in a line or two: why packets were late, if they were, and how long they took and in which step. Where
+/// the host sees no packet, of interrupts. Nothing if none reached a guest.
+fn answer(measurement: &VmMeasurement) -> Vec<String> {
+    type Seen<'a> = (&'a [VmSpan], Option<&'a VmLate>);
+    let all = |of| -> Vec<Seen<'_>> {
+        let vms = measurement.vms.iter();
+        match of {
+            Late::Packets => vms
+                .flat_map(|vm| &vm.queues)
+                .map(|one| (one.spans.as_slice(), one.late.as_ref()))
+                .collect(),
+            Late::Handled => vms
+                .flat_map(|vm| &vm.device_interrupts)
+                .map(|one| (one.spans.as_slice(), one.late.as_ref()))
+                .collect(),
+            Late::Written => vms
+                .flat_map(|vm| &vm.backend_interrupts)
+                .map(|one| (one.spans.as_slice(), one.late.as_ref()))
+                .collect(),
+        }
+    };
+    for of in [Late::Packets, Late::Handled, Late::Written] {
+        let seen = all(of);
+        let sum = |kind| {
+            let spans = seen.iter().flat_map(|(spans, _)| *spans);
+            VmSpan::sum(kind, spans.filter(move |span| span.span == kind))
+        };
+        let Some(whole) = sum(VmSpanKind::Whole) else { continue };
+        let late = VmLate::sum(seen.iter().filter_map(|(_, late)| *late));
+        let late = late.and_then(|late| late_in_a_line(&late, whole.count, of));
+        let steps: Vec<VmSpan> = STEPS.into_iter().filter_map(sum).collect();
+        return late.into_iter().chain([times_in_a_line(&whole, &steps)]).collect();
+    }
+    Vec::new()
+}
+
+/// `104 of 400 packets took 60.0ms or longer: 98.1% vhost waited for a CPU (171ms each), behind hog (102)`.
+fn late_in_a_line(late: &VmLate, all: u64, of: Late) -> Option<String> {
+    let most = late.parts.first()?;
+    let (packets, limit) = (late.packets(), latency(late.slow_ns));
+    #[allow(clippy::cast_precision_loss)]
+    let share = percent(most.packets as f64 / packets.max(1) as f64);
+    let why = part_in_words(most, of);
+    let counted = of.counted();
+    Some(format!("{packets} of {all} {counted} took {limit} or longer: {share} {why}"))
+}
+
+/// `into the guest: p50 1.60ms, p99 3.10ms, max 4.00ms; 55.0% of the time in (c) vhost to KVM`.
+fn times_in_a_line(whole: &VmSpan, steps: &[VmSpan]) -> String {
+    let quantile = |name: &str, ns: Option<u64>| ns.map(|ns| format!("{name} {}", latency(ns)));
+    let times = [quantile("p50", whole.p50_ns), quantile("p99", whole.p99_ns)];
+    let longest = Some(format!("max {}", latency(whole.max_ns)));
+    let times: Vec<String> = times.into_iter().chain([longest]).flatten().collect();
+    let mut text = format!("into the guest: {}", times.join(", "));
+    #[allow(clippy::cast_precision_loss)]
+    let time = |span: &VmSpan| {
+        let buckets = by_number(&span.buckets).into_iter();
+        buckets.map(|(bucket, n)| middle_ns(bucket) as f64 * n as f64).sum::<f64>()
+    };
+    let all: f64 = steps.iter().map(time).sum();
+    if let Some(most) = steps.iter().max_by(|a, b| time(a).total_cmp(&time(b)))
+        && all > 0.0
+    {
+        let share = percent(time(most) / all);
+        text.push_str(&format!("; {share} of the time in {}", span_name(most.span)));
+    }
+    text
 }
 
 /// In `measure stages`: packets that went on from a tap into a guest.
@@ -185,6 +269,13 @@ pub(super) enum Late {
     Written,
 }
 
+impl Late {
+    /// What is counted.
+    fn counted(self) -> &'static str {
+        if self == Self::Packets { "packets" } else { "interrupts" }
+    }
+}
+
 /// What most of the time of packets was that were late for vhost.
 fn vhost(part: VmPart) -> &'static str {
     match part {
@@ -197,28 +288,33 @@ fn vhost(part: VmPart) -> &'static str {
 /// Why packets, or interrupts of a device, were late: what most of their time was.
 pub(super) fn late_packets(late: &VmLate, of: Late) -> String {
     let mut out = String::new();
-    let what = if of == Late::Packets { "packets" } else { "interrupts" };
+    let what = of.counted();
     line!(out, "late: {} {what} took {} or longer", late.packets(), latency(late.slow_ns));
     for part in &late.parts {
-        let what = match part.part {
-            VmPart::Nic => {
-                "at the NIC before its interrupt: its moderation (ethtool -c), or interrupts off"
-            }
-            VmPart::Interrupt => "NET_RX began late after the interrupt",
-            VmPart::Handler => "in NET_RX, before the tap",
-            VmPart::VhostWaited | VmPart::VhostThrottled | VmPart::Vhost => match of {
-                Late::Handled => "in the handler of the interrupt",
-                Late::Written => "in the write to the eventfd",
-                Late::Packets => vhost(part.part),
-            },
-            VmPart::VcpuWaited => "the vCPU waited for a CPU",
-            VmPart::VcpuThrottled => "the vCPU waited for its cgroup's quota (cpu.max)",
-            VmPart::Vcpu => "the vCPU was woken, kicked, or in the host",
-        };
-        let each = latency(part.time_ns / part.packets.max(1));
-        line!(out, "{:>6} {what} ({each} each){}", part.packets, behind(part));
+        line!(out, "{:>6} {}", part.packets, part_in_words(part, of));
     }
     out
+}
+
+/// `vhost waited for a CPU (171ms each), behind hog (102)`.
+fn part_in_words(part: &VmLatePart, of: Late) -> String {
+    let what = match part.part {
+        VmPart::Nic => {
+            "at the NIC before its interrupt: its moderation (ethtool -c), or interrupts off"
+        }
+        VmPart::Interrupt => "NET_RX began late after the interrupt",
+        VmPart::Handler => "in NET_RX, before the tap",
+        VmPart::VhostWaited | VmPart::VhostThrottled | VmPart::Vhost => match of {
+            Late::Handled => "in the handler of the interrupt",
+            Late::Written => "in the write to the eventfd",
+            Late::Packets => vhost(part.part),
+        },
+        VmPart::VcpuWaited => "the vCPU waited for a CPU",
+        VmPart::VcpuThrottled => "the vCPU waited for its cgroup's quota (cpu.max)",
+        VmPart::Vcpu => "the vCPU was woken, kicked, or in the host",
+    };
+    let each = latency(part.time_ns / part.packets.max(1));
+    format!("{what} ({each} each){}", behind(part))
 }
 
 /// `, behind spin (12), other (3)`.
@@ -240,7 +336,10 @@ fn transmit(sent: &VmTransmit) -> String {
     let (packets, nic) = (sent.sent, sent.reached_nic);
     line!(out, "transmit: {packets} packets sent by vhost {workers}, {nic} reached a NIC");
     let (kicks, kicked) = (sent.kicks, sent.kicked);
-    line!(out, "{kicks} kicks announced {kicked} of them; the guest added the others meanwhile");
+    line!(
+        out,
+        "{kicks} kicks announced {kicked} of them; the guest added the others while the worker ran"
+    );
     if sent.collided > 0 {
         line!(out, "{} could not be followed to a NIC", sent.collided);
     }

@@ -35,7 +35,7 @@ pub fn worker_activity(workers: &Workers) -> String {
     let tasks = task_table(workers);
     if !tasks.is_empty() {
         line!(out);
-        heading(&mut out, "tasks that ran there beside workers");
+        heading(&mut out, "other tasks that ran there");
         out.push_str(&tasks);
     }
     out.push_str(&notes(workers));
