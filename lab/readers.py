@@ -1,7 +1,7 @@
 """Programs that read recordings, for the test that compares what they read: DuckDB, pyarrow, ClickHouse and Spark.
 
 Debian has none of them; they are of PyPI, in a virtual environment in the cache. Spark also needs a Java runtime, and
-is the largest: it is installed only when it is asked for.
+is the largest: it is installed only on request.
 """
 
 import subprocess

@@ -15,7 +15,7 @@ from .test_tune import tuned
 # Of 1 Gb/s: 2.4 ms.
 HELD = 300_000
 LIMITS = f"{QUEUES}/tx-*/byte_queue_limits"
-# Without a connection nobody tells it that no one listens.
+# Without a connection it does not learn that nothing listens.
 SENDER = """
 import socket, sys
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -1,7 +1,7 @@
 """The memory of a process that is a driver itself (`packet_driver.py`, on vfio and on uio) is never moved, and its
 device loses no packet while the watchdog moves what drifts.
 
-The truth is told by the process, which asks the kernel where its pages are, and by the numbers of the packets.
+The truth comes from the process, which asks the kernel where its pages are, and from the numbers of the packets.
 """
 
 import json

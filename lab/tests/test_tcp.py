@@ -123,7 +123,8 @@ LOSSY: list[Scene] = [
 POLICED: list[Scene] = [{"qdisc": "netem delay 20ms", "police": "10mbit", "red": "congestion_window", "blue": "peer"}]
 
 
-def start(host: Host, played: list[Scene]) -> None:
+def start(host: Host, played: list[Scene], *before: str) -> None:
+    """Sets the scenes up, runs the commands `before` any connects, and starts the connections."""
     qdiscs = [scene.get("qdisc", "none") for scene in played]
     if any(scene.get("congestion") == "bbr" for scene in played):
         host.check("modprobe tcp_bbr")
@@ -134,6 +135,8 @@ def start(host: Host, played: list[Scene]) -> None:
             host.check(f"{tc} qdisc add dev b{number} ingress")
             police = f"police rate {scene['police']} burst 15k drop"
             host.check(f"ip netns exec blue tc filter add dev b{number} ingress matchall action {police}")
+    for command in before:
+        host.check(command)
     scenes = json.dumps(played)
     host.start(["ip", "netns", "exec", "blue", "python3", "-c", SERVERS, scenes])
     host.check(f"until [ $(ip netns exec blue ss -Hltn | wc -l) -ge {len(played)} ]; do sleep 0.2; done")

@@ -1,7 +1,7 @@
 """A CPU goes offline and comes back while changes of its NIC are in effect, on virtio-net as it boots.
 
 virtio_net sets the interrupts and the XPS of all its queues each time. What it sets is what the queues had before the
-plan, so that nothing but the kernel's own record of CPUs tells that from an administrator who set them back.
+plan, so that only the kernel's own record of CPUs distinguishes that from an administrator who set them back.
 """
 
 import json

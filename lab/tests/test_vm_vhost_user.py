@@ -149,7 +149,7 @@ def test_interrupts_of_a_switch_are_followed_into_the_guest(host: Host, start: C
         whole = span(interrupt, "whole")
         print(interrupt["eventfd"], vector, interrupt["interrupts"], whole["count"], whole["p50_ns"])
         assert interrupt["eventfd"] in eventfds and interrupt["tid"] == worker, interrupt
-        # The trace began before, and ended later; the guest was asked for its counts, too. Packets that come while the
+        # The trace began before, and ended later; the guest's counts were read, too. Packets that come while the
         # guest takes others need no interrupt.
         assert interrupt["interrupts"] <= len(of_trace) <= interrupt["interrupts"] + 10, interrupt
         assert received / 2 <= interrupt["interrupts"] and len(of_trace) <= counted[queue], (interrupt, counted)

@@ -122,6 +122,26 @@ def test_a_vhost_worker_on_its_vcpus_cpu_is_found_moved_and_put_back(host: Host)
             assert host.read(parameter) == b"5000000\n"
 
 
+@lab(topology=TWO_NODES, nics=IGB)
+def test_vcpus_on_one_cpu_and_off_their_memory_are_found(host: Host) -> None:
+    # The guest's memory is on node 1, where it was started.
+    vm = start_vm(host, "-c", "2", "-c", "2", queues=2, before="taskset -c 2-3")
+    threads = [vcpu["thread"]["tid"] for vcpu in the_vm(shown(host), vm)["vcpus"]]
+
+    def found() -> list[str]:
+        findings = json.loads(host.check("nearpath diagnose --measure tcp --for 1s --json"))["findings"]
+        return [finding["title"] for finding in findings if finding["check"] == "vm_vcpus"]
+
+    assert found() == ["several vCPUs are pinned to the same CPU: CPU 2"]
+    host.check(f"taskset -p -c 3 {threads[1]}")
+    assert found() == []
+    host.check(f"taskset -p -c 0 {threads[0]} && taskset -p -c 1 {threads[1]}")
+    (off,) = found()
+    assert f"tinyvm ({vm.pid})" in off and "node" in off, off
+    host.check(f"taskset -p -c 1-2 {threads[0]}")
+    assert [title for title in found() if "may run on several nodes" in title]
+
+
 def polling(host: Host) -> list[dict[str, Any]]:
     """The changes of halt polling that are planned for the findings in /tmp/found."""
     plan = json.loads(host.check(["nearpath", "tune", "plan", "--findings", "/tmp/found", "--json"]))

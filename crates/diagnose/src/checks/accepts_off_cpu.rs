@@ -4,7 +4,7 @@
 //! ran. Output: a finding for each listener, with workers pinned to CPUs of their own and the port's
 //! connections steered to them.
 //!
-//! Rules: document 004 (accept() on the CPU that received the connection, by pinned workers with a
+//! Rules: Cloudflare's "Perfect locality" (accept() on the CPU that received the connection, by pinned workers with a
 //! REUSEPORT socket each and a program that chooses among them).
 
 use crate::counters::{ratio, total};

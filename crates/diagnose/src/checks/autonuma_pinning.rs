@@ -4,7 +4,7 @@
 //! Output: one finding: the balancer unmaps pages to see who touches them, which costs the
 //! pinned reader page faults and can gain it nothing but late page moves.
 //!
-//! Rules: document 002 (tune AutoNUMA or bind explicitly), Documentation/admin-guide/sysctl/
+//! Rules: the chapter on NUMA for SR-IOV paths (tune AutoNUMA or bind explicitly), Documentation/admin-guide/sysctl/
 //! kernel.rst (`numa_balancing`: bit 0 is the balancing, bit 1 memory tiering).
 
 use crate::{Check, CheckOutcome, Context, severity, text};

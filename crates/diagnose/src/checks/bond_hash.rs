@@ -80,8 +80,9 @@ fn finding(
         finding = finding.evidence(format!("{} dropped {lost} {}.", busiest.name, context.since()));
     }
     if can_spread {
-        let file = format!("/sys/class/net/{}/bonding/xmit_hash_policy", nic.name);
-        finding = finding.manual(format!("echo {SPREADS} > {}", shell::word(&file)));
+        let name = shell::word(&nic.name);
+        let command = format!("ip link set dev {name} type bond xmit_hash_policy {SPREADS}");
+        finding = finding.manual(command);
     }
     Some(finding)
 }

@@ -5,7 +5,8 @@
 //!
 //! It proposes as many pages there as such a process has elsewhere, or, of an unused NIC, as many as another node has.
 //!
-//! Rule: document 002 (hugepages on the node of the virtual function; `--membind` of that node).
+//! Rule: the chapter on NUMA for SR-IOV paths (hugepages on the node of the virtual function; `--membind` of that
+//! node).
 
 use crate::{Check, CheckOutcome, Context, text};
 use nearpath_model::memory::page_size_name;
@@ -72,7 +73,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 }
 
 fn finding(context: &Context<'_>, node: NodeId, devices: &BTreeSet<String>, size: u64) -> Finding {
-    let name = page_size_name(size);
+    let (name, of_process) = (text::bytes(size), page_size_name(size));
     let elsewhere: Vec<(NodeId, u64, u64)> = context
         .host
         .topology
@@ -91,7 +92,7 @@ fn finding(context: &Context<'_>, node: NodeId, devices: &BTreeSet<String>, size
         .iter()
         .filter(|process| process.device_nodes.contains(&node) && !process.devices.is_empty())
         .filter_map(|process| {
-            let bytes = process.hugetlb.get(&name)?.values().copied();
+            let bytes = process.hugetlb.get(&of_process)?.values().copied();
             let bytes = bytes.fold(0, u64::saturating_add);
             needed = needed.saturating_add(bytes);
             let comm = text::clean(&process.comm);

@@ -1,13 +1,13 @@
 //! Slow packets that wait for idle CPUs to wake.
 //!
-//! Input: the budgets of the packets that were slow: how long the CPU that should have run them was idle
-//! and on its way out of it. Output: one finding when that is most of their time; a deep idle state, or a virtual machine's
-//! way to its CPU, is behind it.
-//! A reader that polls does not sleep, so that no CPU has to wake for it; that costs the CPU, so it is no
-//! remedy where nothing waits.
+//! Input: the budgets of the packets that were slow: how long the CPU that should have run them was idle and on its way
+//! out of it. Output: one finding when that is most of their time; a deep idle state, or a virtual machine's way to its
+//! CPU, is behind it. A reader that polls does not sleep, so that no CPU has to wake for it; that costs the CPU, so it
+//! is no remedy where nothing waits.
 //!
-//! Rules: document 000 (`net.core.busy_poll`, `net.core.busy_read`), Documentation/networking/napi.rst
-//! (busy polling), Documentation/admin-guide/pm/cpuidle.rst (exit latency of idle states).
+//! Rules: everoute's analysis of latency tails (`net.core.busy_poll`, `net.core.busy_read`),
+//! Documentation/networking/napi.rst (busy polling), Documentation/admin-guide/pm/cpuidle.rst (exit latency of idle
+//! states).
 
 use super::slow_packets::ENOUGH;
 use crate::severity::{self, LATE_NS};

@@ -4,7 +4,7 @@
 //! earlier. Output: a finding for each NIC of which it moved some in the interval. Single CPUs in
 //! ascending order prove nothing: drivers set them themselves.
 //!
-//! Rule: document 000 (stop irqbalance, or it overrides the affinities).
+//! Rule: everoute's analysis of latency tails (stop irqbalance, or it overrides the affinities).
 
 use crate::counters::ratio;
 use crate::{Check, CheckOutcome, Context, text};

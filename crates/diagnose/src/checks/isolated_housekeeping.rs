@@ -4,7 +4,7 @@
 //! for each NIC that works there, with housekeeping CPUs instead. XPS is skipped: `xps_cpus`
 //! says which queue a sender's CPU uses and brings no work to a CPU.
 //!
-//! Rules: document 003 (keep interrupts off the workers' CPUs), Documentation/admin-guide/
+//! Rules: DPVS's guide to worker tuning (keep interrupts off the workers' CPUs), Documentation/admin-guide/
 //! kernel-parameters.txt (`isolcpus`, `nohz_full`).
 
 use super::nic_irq_node::affinity_change;

@@ -1,10 +1,11 @@
 //! `isolcpus=` and `nohz_full=` that contain CPU 0.
 //!
-//! Input: the kernel's command line and what is in effect. Output: one finding for each. The boot CPU keeps the time for all
-//! others, so the kernel takes it out of `nohz_full` (kernel/time/tick-sched.c, `tick_nohz_init`), and what is isolated
-//! with it loses its housekeeping.
+//! Input: the kernel's command line and what is in effect. Output: one finding for each. The boot CPU keeps the time
+//! for all others, so the kernel takes it out of `nohz_full` (kernel/time/tick-sched.c, `tick_nohz_init`), and what is
+//! isolated with it loses its housekeeping.
 //!
-//! Rules: Documentation/admin-guide/kernel-parameters.txt, document 003 (the first core is the system's).
+//! Rules: Documentation/admin-guide/kernel-parameters.txt, DPVS's guide to worker tuning (the first core is the
+//! system's).
 
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{CpuId, CpuSet, Finding};

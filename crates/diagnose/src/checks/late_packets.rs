@@ -3,7 +3,8 @@
 //! Input: the measured spans. Output: at most one finding per direction, about the span in which most packets wait for
 //! longer than 1 ms, if they are more than a tail. It names no cause: where one is known, this becomes its symptom.
 //!
-//! Rule: document 000 (latencies of milliseconds on one host); nothing on a host takes that long unless it waits.
+//! Rule: everoute's analysis of latency tails (latencies of milliseconds on one host); nothing on a host takes that
+//! long unless it waits.
 
 use crate::readers::READ;
 use crate::severity::{LATE_NS, late_of, of_tail};
@@ -50,7 +51,7 @@ fn finding(measurement: &Measurement, direction: Direction) -> Option<Finding> {
     let (place, hint) = match (direction, to.as_str()) {
         (Direction::Rx, to) if READ.contains(&to) => (
             "in their socket".to_owned(),
-            "Their reader did not read them: look at what it does meanwhile, and at its CPU.",
+            "Their reader did not read them in time: check what it does, and its CPU.",
         ),
         (Direction::Tx, "net_dev_start_xmit") => (
             "in a qdisc".to_owned(),

@@ -4,7 +4,7 @@
 //! entry, from a reader's wake-up to its switch-in. Output: one finding for each whose tail is
 //! many times its median.
 //!
-//! Rule: document 000 (tails of milliseconds over medians of microseconds point to starvation,
+//! Rule: everoute's analysis of latency tails (tails of milliseconds over medians of microseconds point to starvation,
 //! not to distance).
 
 use crate::severity::{LATE_NS, late_of, of_tail};

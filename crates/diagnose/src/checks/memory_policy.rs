@@ -2,10 +2,10 @@
 //! run.
 //!
 //! Input: the measurement of memory. Output: one finding for each process whose policy (`bind`, `prefer`), policies of
-//! mappings, or allowed nodes (`Mems_allowed_list`) name only nodes none of whose CPUs it may run on. Nodes without CPUs
-//! are chosen on purpose (memory tiers), and contradict nothing.
+//! mappings, or allowed nodes (`Mems_allowed_list`) name only nodes none of whose CPUs it may run on. Nodes without
+//! CPUs are chosen on purpose (memory tiers), and contradict nothing.
 //!
-//! Rules: document 002 (`numactl --cpunodebind` and `--membind` together); set_mempolicy(2).
+//! Rules: the chapter on NUMA for SR-IOV paths (`numactl --cpunodebind` and `--membind` together); set_mempolicy(2).
 
 use crate::{Check, CheckOutcome, Context, text};
 use nearpath_model::memory::ProcessPlacement;

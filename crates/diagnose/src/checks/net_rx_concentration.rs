@@ -4,7 +4,7 @@
 //! interrupts, and where the queues' interrupts go. Output: one finding, with changes when
 //! several queue interrupts share that CPU.
 //!
-//! Rule: document 000 (check whether NET_RX is concentrated on specific CPUs).
+//! Rule: everoute's analysis of latency tails (check whether NET_RX is concentrated on specific CPUs).
 
 use super::nic_irq_node::affinity_change;
 use super::rps_off::more_queues;

@@ -5,7 +5,7 @@
 //! where it has one.
 //!
 //! Rules: Documentation/networking/statistics.rst (`rx_missed_errors`: no host buffer,
-//! `rx_fifo_errors`, `rx_over_errors`), document 003 (watch missed packets).
+//! `rx_fifo_errors`, `rx_over_errors`), DPVS's guide to worker tuning (watch missed packets).
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity};

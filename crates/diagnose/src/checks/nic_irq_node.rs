@@ -3,8 +3,8 @@
 //! Input: each queue interrupt's effective affinity and the NIC's node. Output: one finding for
 //! each NIC with the interrupts that leave its node, and for each a near CPU.
 //!
-//! Rule: document 000 (set the NIC's IRQs to its node), document 002. Buffers come from the node of the CPU that polls
-//! (`page_pool_create` with `NUMA_NO_NODE`, net/core/page_pool.c).
+//! Rule: everoute's analysis of latency tails (set the NIC's IRQs to its node), the chapter on NUMA for SR-IOV paths.
+//! Buffers come from the node of the CPU that polls (`page_pool_create` with `NUMA_NO_NODE`, net/core/page_pool.c).
 
 use crate::context::irq_cpus;
 use crate::counters::{ratio, total};

@@ -16,6 +16,8 @@ pub(super) const CHECK: Check =
 const PER_SECOND: f64 = 1_000.0;
 /// Fallbacks in the interval that are mentioned.
 const SOME: u64 = 1_000;
+/// Share of a node's memory that is free when it is not full any more.
+const FREE_AGAIN: f64 = 0.1;
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
@@ -36,8 +38,14 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         }
         let rate = context.per_second(foreign);
         let severity = if rate >= PER_SECOND { Severity::Warning } else { Severity::Info };
+        // What filled it may be gone.
+        let is_free = |(free, all): (u64, u64)| free as f64 >= FREE_AGAIN * all as f64;
+        let is = match node.free_bytes.zip(node.memory_bytes).is_some_and(is_free) {
+            true => "was",
+            false => "is",
+        };
         let title = format!(
-            "node {} is full: {} intended for it were allocated on other nodes",
+            "node {} {is} full: {} intended for it were allocated on other nodes",
             node.node,
             text::count(foreign, "page")
         );
@@ -52,13 +60,12 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             );
         if let (Some(free), Some(all)) = (node.free_bytes, node.memory_bytes) {
             let (free, all) = (text::bytes(free), text::bytes(all));
-            finding = finding.evidence(format!("{free} of its {all} are free."));
+            finding = finding.evidence(format!("{free} of its {all} are free now."));
         }
         for (size, pages) in node.hugepages.iter().filter(|(_, pages)| pages.free > 0) {
             let unused = text::bytes(size.saturating_mul(pages.free));
-            let size = nearpath_model::memory::page_size_name(*size);
-            finding = finding
-                .evidence(format!("{unused} more are hugepages of {size} that nobody uses."));
+            let size = text::bytes(*size);
+            finding = finding.evidence(format!("{unused} more are unused hugepages of {size}."));
         }
         for other in nodes.iter().filter(|other| other.node != node.node) {
             if let Some(miss) = rise(other, "numa_miss").filter(|miss| *miss > 0) {

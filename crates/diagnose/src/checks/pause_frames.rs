@@ -49,7 +49,7 @@ fn finding(
             ("received", "The link partner is congested: this host's transmit queues are paused.")
         }
         _ => {
-            ("sent", "This host did not empty its rings in time: the switch port waits meanwhile.")
+            ("sent", "This host did not empty its rings in time, and the switch port had to wait.")
         }
     };
     let (since, frames) = (context.since(), text::count(most, "pause frame"));

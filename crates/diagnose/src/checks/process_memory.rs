@@ -1,12 +1,12 @@
 //! Processes whose memory is on another node than they ran on, or than their device.
 //!
-//! Input: the measurement of memory. Output: one finding for each process with more than a twentieth of its memory there.
-//! Pinned readers are the matter of `reader_memory`. To move the pages is proposed only for a process that is bound to
-//! its node (the scheduler would carry another one away again) and whose memory no device may write to.
+//! Input: the measurement of memory. Output: one finding for each process with more than a twentieth of its memory
+//! there. Pinned readers are the matter of `reader_memory`. To move the pages is proposed only for a process that is
+//! bound to its node (the scheduler would carry another one away again) and whose memory no device may write to.
 //!
 //! Memory on nodes without CPUs (CXL, persistent memory) is near to no CPU, and is not counted as remote.
 //!
-//! Rule: document 002 (a remote ratio above 0.05 flags trouble; alert at 100 MB remote).
+//! Rule: the chapter on NUMA for SR-IOV paths (a remote ratio above 0.05 flags trouble; alert at 100 MB remote).
 
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::memory::{ProcessPlacement, RanOnBasis};

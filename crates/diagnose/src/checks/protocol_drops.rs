@@ -55,7 +55,7 @@ const CAUSES: &[Cause] = &[
         arrived: UDP,
         what: "wrong checksum",
         advice: "Damaged on the way, or sent without a checksum by a device whose offload does not work: ethtool -K \
-                 DEV tx off on the sender tells.",
+                 DEV tx off on the sender shows which.",
         at_most: Severity::Critical,
     },
     Cause {

@@ -5,7 +5,7 @@
 //! run. To move it is proposed only where no device can write into it: a device would go on writing to the
 //! pages from before.
 //!
-//! Rule: document 002 (a remote ratio above 0.05 flags trouble; alert at 100 MB remote).
+//! Rule: the chapter on NUMA for SR-IOV paths (a remote ratio above 0.05 flags trouble; alert at 100 MB remote).
 
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};

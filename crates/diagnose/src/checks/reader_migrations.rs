@@ -4,7 +4,7 @@
 //! CPU in the interval. Output: one finding when there are readers that are moved often and may
 //! run on several nodes: each move leaves the caches behind, and between nodes the memory.
 //!
-//! Rules: document 000 (CPU binding; `sched_migration_cost_ns` where threads cannot be bound),
+//! Rules: everoute's analysis of latency tails (CPU binding; `sched_migration_cost_ns` where threads cannot be bound),
 //! kernel/sched/fair.c (`task_hot`: a task that ran less than this ago is not moved).
 
 use crate::spans::{Boundary, crossing};

@@ -4,8 +4,8 @@
 //! that hold receiving sockets. Output: a finding for what was measured, or, by facts alone,
 //! one for readers that are pinned off the nodes of all NICs.
 //!
-//! Rules: document 000 (bind the application to the NIC's node), document 004 (a packet is read
-//! on the CPU that received it).
+//! Rules: everoute's analysis of latency tails (bind the application to the NIC's node), Cloudflare's "Perfect
+//! locality" (a packet is read on the CPU that received it).
 
 use crate::context::irq_cpus;
 use crate::place::allowed;

@@ -6,7 +6,7 @@
 //! interrupts nor its readers are.
 //!
 //! Rules: Documentation/networking/scaling.rst (RPS: CPUs in the same memory domain as the
-//! interrupting CPU), document 000 (netif_rx enqueues to a CPU of another node).
+//! interrupting CPU), everoute's analysis of latency tails (netif_rx enqueues to a CPU of another node).
 
 use crate::context::irq_cpus;
 use crate::counters::total;

@@ -3,7 +3,7 @@
 //! Input: the table and the number of queues. Output: one finding for each NIC whose queues
 //! have unequal shares of the table or none.
 //!
-//! Rule: ethtool(8) `-X … equal N`; document 004 (inspect the indirection table). Queues may be
+//! Rule: ethtool(8) `-X … equal N`; Cloudflare's "Perfect locality" (inspect the indirection table). Queues may be
 //! left out of the table on purpose, for n-tuple rules or AF_XDP: then it is only reported.
 
 use crate::counters::ratio;

@@ -3,7 +3,7 @@
 //! Input: the packets measured by `locality` and the sockets that share a port. Output: one finding,
 //! with steering for the servers that can be steered, else RFS.
 //!
-//! Rule: document 004 (from about 10% of the packets on their CPU to 99%: the packet is received on
+//! Rule: Cloudflare's "Perfect locality" (from about 10% of the packets on their CPU to 99%: the packet is received on
 //! the CPU of the application that reads it).
 
 use crate::locality::{bring_to_their_cpu, check_direction};

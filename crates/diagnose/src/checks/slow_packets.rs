@@ -3,7 +3,7 @@
 //! Input: the budgets of the packets that were slow, summed by cause. Output: one finding for
 //! each task, interrupt or softirq that took a large part of that time.
 //!
-//! Rule: document 000 (a tail has a cause on the CPU that should have run the packet).
+//! Rule: everoute's analysis of latency tails (a tail has a cause on the CPU that should have run the packet).
 
 use crate::counters::total;
 use crate::place::{allowed, spared};
@@ -21,7 +21,8 @@ pub(super) const CHECK: Check =
 
 /// Slow packets from which their causes say something.
 pub(super) const ENOUGH: u64 = 20;
-/// The same if they are late one with another: the overhead limit leaves few packets to look at where the CPUs are busy.
+/// The same if they are late one with another: the overhead limit leaves few packets to look at where the CPUs are
+/// busy.
 const ENOUGH_LATE: u64 = 5;
 /// Minimum share of the slow packets' time to report a cause.
 const NOTABLE: f64 = 0.25;
@@ -97,8 +98,8 @@ fn findings(context: &Context<'_>, measurement: &Measurement, notable: f64) -> V
     found
 }
 
-/// The causes, largest first. A reader that is blocked in one place is one cause, whatever wakes it; what woke it most of
-/// the time is kept.
+/// The causes, largest first. A reader that is blocked in one place is one cause, whatever wakes it; what woke it most
+/// of the time is kept.
 fn causes(measurement: &Measurement) -> Vec<Share> {
     let mut causes: Vec<Share> = Vec::new();
     for cause in &measurement.budget_totals {

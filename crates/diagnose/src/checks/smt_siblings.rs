@@ -4,8 +4,8 @@
 //! Input: where each queue interrupt goes and how often it came. Output: one finding for each
 //! NIC, with the second interrupt of each crowded core moved to a free one.
 //!
-//! Rule: document 003 (do not use both hardware threads of one core), document 000 (SMT
-//! interference).
+//! Rule: DPVS's guide to worker tuning (do not use both hardware threads of one core), everoute's analysis of latency
+//! tails (SMT interference).
 
 use super::nic_irq_node::affinity_change;
 use crate::context::irq_cpus;

@@ -1,11 +1,11 @@
 //! Packets dropped because the receive buffer of their socket was full.
 //!
-//! Input: the counters of UDP and TCP, and the drops of UDP sockets, over the interval when there is an earlier reading;
-//! the drops of packets that were followed, which are those of all network namespaces. Output: at most one finding for
-//! each protocol, which names the sockets where they are known, and one for other namespaces. Full buffers without any
-//! of it are none: buffers that are never full do not become faster by being larger.
+//! Input: the counters of UDP and TCP, and the drops of UDP sockets, over the interval when there is an earlier
+//! reading; the drops of packets that were followed, which are those of all network namespaces. Output: at most one
+//! finding for each protocol, which names the sockets where they are known, and one for other namespaces. Full buffers
+//! without any of it are none: buffers that are never full do not become faster by being larger.
 //!
-//! Rules: document 000 (socket buffers), Documentation/networking/snmp_counter.rst,
+//! Rules: everoute's analysis of latency tails (socket buffers), Documentation/networking/snmp_counter.rst,
 //! `__udp_enqueue_schedule_skb` of net/ipv4/udp.c, `tcp_try_rmem_schedule` and `tcp_prune_queue` of
 //! net/ipv4/tcp_input.c.
 
@@ -29,7 +29,7 @@ const FULL: [&str; 3] = ["SOCKET_RCVBUFF", "SOCKET_BACKLOG", "PROTO_MEM"];
 const NAMED: usize = 3;
 /// Bytes beyond which a default for all sockets is no remedy.
 const LARGEST_DEFAULT: u64 = 16 << 20;
-/// Bytes of the largest buffer that document 000 gives.
+/// Bytes of the largest buffer that everoute's analysis of latency tails gives.
 const LARGEST: u64 = 128 << 20;
 
 fn run(context: &Context<'_>) -> CheckOutcome {

@@ -62,7 +62,7 @@ fn drops(context: &Context<'_>, lines: &[SoftnetCpu]) -> Option<Finding> {
     if by_flow_limit > 0 {
         finding = finding.evidence(format!("The flow limit dropped {by_flow_limit} of them."));
     }
-    let why = "A longer backlog holds bursts that the CPU cannot take at once.";
+    let why = "A longer backlog holds bursts that the CPU cannot process at once.";
     finding.changes.extend(raised(context, Sysctl::NetdevMaxBacklog, 65_536, why));
     Some(finding)
 }

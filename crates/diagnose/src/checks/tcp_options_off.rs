@@ -60,7 +60,7 @@ const KINDS: [Kind; 3] = [
     Kind {
         sysctl: Sysctl::TcpTimestamps,
         name: "timestamps",
-        cost: "Without them a receiver hardly knows the round-trip time, by which its buffer grows.",
+        cost: "Without them a receiver can hardly measure the round-trip time, which sizes its buffer.",
         lacks: |_| false,
     },
 ];

@@ -47,8 +47,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let Some(measured) = context.tcp_measured(&mut outcome) else { return outcome };
     let slowest = context.measurement.and_then(slowest_span);
     let varies: Vec<(Cause, &TcpConnection)> = with_others(measured)
-        .filter(|c| varies(c))
         .map(|c| (cause(c, measured, slowest), c))
+        // Where each segment waits for an acknowledgement, the time is long and hardly varies.
+        .filter(|(cause, c)| varies(c) || *cause == Cause::Nagle && has_samples(c))
         .collect();
     for wanted in
         [Cause::ThisHost, Cause::SlowReader, Cause::Nagle, Cause::DelayedAck, Cause::Network]
@@ -71,7 +72,11 @@ enum Cause {
 /// Whether the mean deviation is large: half of the minimum and more, and some milliseconds.
 fn varies(c: &TcpConnection) -> bool {
     let (Some(deviation), Some(min)) = (c.rttvar_ns, c.min_rtt_ns) else { return false };
-    deviation >= LEAST_NS && deviation >= min / 2 && c.interval.delivered >= ENOUGH_SAMPLES
+    deviation >= LEAST_NS && deviation >= min / 2 && has_samples(c)
+}
+
+fn has_samples(c: &TcpConnection) -> bool {
+    c.interval.delivered >= ENOUGH_SAMPLES
 }
 
 /// The span of this host's path that takes longest, without what readers and writers take.

@@ -92,7 +92,7 @@ fn kind(connection: &TcpConnection) -> Kind {
     }
 }
 
-/// Names the connections, and tells apart SYNs without an answer, peers that are gone, and losses.
+/// Names the connections, and distinguishes SYNs without an answer, peers that are gone, and losses.
 fn with_connections(finding: Finding, measured: &TcpMeasurement) -> Finding {
     let mut stopped: Vec<&TcpConnection> =
         measured.connections.iter().filter(|c| timeouts_of(c) > 0).collect();

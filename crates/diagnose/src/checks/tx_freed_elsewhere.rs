@@ -5,7 +5,8 @@
 //! where the interrupt of its queue goes; and with steering or RFS, as TCP data is freed where
 //! its acknowledgement is received.
 //!
-//! Rule: document 004 (a piece of data must be sent, transmitted, and receive back its ACK on one CPU).
+//! Rule: Cloudflare's "Perfect locality" (a piece of data must be sent, transmitted, and receive back its ACK on one
+//! CPU).
 
 use super::xps_mismatch::proposed;
 use crate::locality::{bring_to_their_cpu, check_direction};

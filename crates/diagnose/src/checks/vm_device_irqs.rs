@@ -1,11 +1,12 @@
 //! Interrupts of devices passed through to a guest that go to another node than its vCPUs run on.
 //!
-//! Input: the devices of each virtual machine (VFIO), the interrupts that VFIO has requested for them, and where the vCPUs
-//! may run. Output: one finding for each virtual machine, with the CPUs of their node for each interrupt. The host's
-//! handler passes the interrupt on to KVM, which wakes the vCPU: from another node, over the interconnect.
+//! Input: the devices of each virtual machine (VFIO), the interrupts that VFIO has requested for them, and where the
+//! vCPUs may run. Output: one finding for each virtual machine, with the CPUs of their node for each interrupt. The
+//! host's handler passes the interrupt on to KVM, which wakes the vCPU: from another node, over the interconnect.
 //!
-//! Rules: document 001 (VFIO), drivers/vfio/pci/vfio_pci_intrs.c (`vfio-msix[0](0000:01:10.0)`). With posted interrupts of
-//! an IOMMU the host's handler does not run while the vCPU does.
+//! Rules: Linaro's latencies to virtual machines (VFIO), drivers/vfio/pci/vfio_pci_intrs.c
+//! (`vfio-msix[0](0000:01:10.0)`). With posted interrupts of an IOMMU the host's handler does not run while the vCPU
+//! does.
 
 use super::nic_irq_node::affinity_change;
 use crate::context::irq_cpus;

@@ -1,10 +1,11 @@
-//! Packets into virtual machines that were late because vhost or a vCPU was without a CPU, or their NIC did not interrupt.
+//! Packets into virtual machines that were late because vhost or a vCPU was without a CPU, or their NIC did not
+//! interrupt.
 //!
-//! Input: what was measured of the way into the guests (`measure vm --slow`), and where the threads of the virtual
-//! machines may run. Output: a finding for each virtual machine and part of the way, with another place for vhost where
+//! Input: what was measured of the path into the guests (`measure vm --slow`), and where the threads of the virtual
+//! machines may run. Output: a finding for each virtual machine and part of the path, with another place for vhost where
 //! a task had its CPU.
 //!
-//! Rules: the measured times; document 001 ("move vhost process to CPU#3").
+//! Rules: the measured times; Linaro's latencies to virtual machines ("move vhost process to CPU#3").
 
 use crate::place::spared;
 use crate::vms::{affinity, name, pinned, placed, vms};
@@ -24,7 +25,7 @@ const MAX_CHANGES: usize = 16;
 /// Tasks named in the evidence.
 const NAMED: usize = 3;
 
-/// The late packets of a virtual machine that spent most of their time in one part of their way.
+/// The late packets of a virtual machine that spent most of their time in one part of their path.
 #[derive(Default)]
 struct Late {
     packets: u64,

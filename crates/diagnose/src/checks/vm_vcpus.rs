@@ -4,8 +4,8 @@
 //! Input: where the vCPU threads of all virtual machines may run, the CPUs that are online, the node of each guest's
 //! memory. Output: one finding for each condition, and of the last two one for each virtual machine.
 //!
-//! Rules: document 001 (a vCPU that waits for its CPU delays the packet that woke it), libvirt's `<vcpupin>` and
-//! `<numatune>`.
+//! Rules: Linaro's latencies to virtual machines (a vCPU that waits for its CPU delays the packet that woke it),
+//! libvirt's `<vcpupin>` and `<numatune>`.
 
 use crate::vms::{name, pinned, traffic, union, vcpus, vms};
 use crate::{Check, CheckOutcome, Context, cpus_near_node, severity, text};

@@ -1,11 +1,11 @@
-//! vhost workers and emulator threads of virtual machines on the wrong CPUs: off the node or the last-level cache of the
-//! vCPUs that they copy packets for, off the node of the guest's memory, or on a vCPU's CPU.
+//! vhost workers and emulator threads of virtual machines on the wrong CPUs: off the node or the last-level cache of
+//! the vCPUs that they copy packets for, off the node of the guest's memory, or on a vCPU's CPU.
 //!
-//! Input: where the threads of each virtual machine may run, the node of its memory, and the packets of its taps. Output:
-//! up to one finding for each of these conditions and virtual machine, with the affinity that ends it.
+//! Input: where the threads of each virtual machine may run, the node of its memory, and the packets of its taps.
+//! Output: up to one finding for each of these conditions and virtual machine, with the affinity that ends it.
 //!
-//! Rules: document 001 ("move vhost process to CPU#3"), drivers/vhost/vhost.c (a worker has the affinity of the thread
-//! that opened vhost), libvirt's `<emulatorpin>` and `<vcpupin>`.
+//! Rules: Linaro's latencies to virtual machines ("move vhost process to CPU#3"), drivers/vhost/vhost.c (a worker has
+//! the affinity of the thread that opened vhost), libvirt's `<emulatorpin>` and `<vcpupin>`.
 
 use crate::vms::{affinity, name, pinned, placed, traffic, union, vcpus, vms, workers};
 use crate::{Check, CheckOutcome, Context, cpus_near_node, severity, text};

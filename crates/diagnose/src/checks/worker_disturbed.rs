@@ -1,9 +1,10 @@
 //! Workers whose CPU others took, and who they were.
 //!
-//! Input: what ran on the workers' CPUs in the interval. Output: one finding for each disturbed worker. What a worker does
-//! not poll meanwhile waits in the NIC's ring, and is lost when that is full: 1,024 packets arrive in 0.1 to 1 ms.
+//! Input: what ran on the workers' CPUs in the interval. Output: one finding for each disturbed worker. What a worker
+//! does not poll meanwhile waits in the NIC's ring, and is lost when that is full: 1,024 packets arrive in 0.1 to 1 ms.
 //!
-//! Rules: document 003 (the first cores are disturbed), `nearpath_model::DISTURBED_PERCENT` and `DISTURBED_NS`.
+//! Rules: DPVS's guide to worker tuning (the first cores are disturbed), `nearpath_model::DISTURBED_PERCENT` and
+//! `DISTURBED_NS`.
 
 use crate::workers::name;
 use crate::{Check, CheckOutcome, Context, text};

@@ -1,9 +1,9 @@
 //! Workers that may run on several CPUs.
 //!
-//! Input: the workers' affinities. Output: one finding for each that floats: `--lcores (1-3)@(31-33)` makes each of three
-//! lcores run on any of three CPUs. Two may then share one CPU while another is idle.
+//! Input: the workers' affinities. Output: one finding for each that floats: `--lcores (1-3)@(31-33)` makes each of
+//! three lcores run on any of three CPUs. Two may then share one CPU while another is idle.
 //!
-//! Rule: DPDK's guide (EAL parameters, `--lcores`), document 003 (one worker a core).
+//! Rule: DPDK's guide (EAL parameters, `--lcores`), DPVS's guide to worker tuning (one worker a core).
 
 use crate::workers::name;
 use crate::{Check, CheckOutcome, Context, severity, text};

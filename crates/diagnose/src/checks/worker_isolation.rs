@@ -1,11 +1,11 @@
 //! Workers on CPU 0, or on CPUs that the scheduler uses for others.
 //!
 //! Input: the workers' CPUs, `isolcpus=` in effect (`/sys/devices/system/cpu/isolated`) and the isolated partitions of
-//! cgroups (`cpuset.cpus.isolated`): each alone is enough, and neither is in the other's list. Output: one finding for each
-//! process.
+//! cgroups (`cpuset.cpus.isolated`): each alone is enough, and neither is in the other's list. Output: one finding for
+//! each process.
 //!
-//! Rules: document 003 (the first cores are disturbed; isolate the workers'), Documentation/admin-guide/
-//! kernel-parameters.txt (`isolcpus`), cgroup-v2.rst (`cpuset.cpus.partition`).
+//! Rules: DPVS's guide to worker tuning (the first cores are disturbed; isolate the workers'),
+//! Documentation/admin-guide/ kernel-parameters.txt (`isolcpus`), cgroup-v2.rst (`cpuset.cpus.partition`).
 
 use crate::workers::{polls, process_name};
 use crate::{Check, CheckOutcome, Context, severity, text};

@@ -27,9 +27,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
                 .evidence(format!(
                     "It runs {version}, which still has it: an update takes it away."
                 ))
-                .evidence(
-                    "virtio-user replaces it; its vhost threads need CPUs beside the workers'.",
-                );
+                .evidence("virtio-user replaces it; its vhost threads need CPUs of their own.");
             outcome.findings.push(finding);
         }
         outcome.findings.extend(vhost(context, process));

@@ -1,9 +1,10 @@
 //! Packets that the NIC dropped because no worker fetched them in time, and why.
 //!
-//! Input: `imissed` and `rx_nombuf` of the ports, the busy shares of the workers, packets by queue. Output: one finding for
-//! each port with losses: workers busy: there are too few; some idle: the packets are uneven; disturbed: who ran there.
+//! Input: `imissed` and `rx_nombuf` of the ports, the busy shares of the workers, packets by queue. Output: one finding
+//! for each port with losses: workers busy: there are too few; some idle: the packets are uneven; disturbed: who ran
+//! there.
 //!
-//! Rules: document 003 (missed packets), DPDK's `rte_eth_stats` (lib/ethdev/rte_ethdev.h).
+//! Rules: DPVS's guide to worker tuning (missed packets), DPDK's `rte_eth_stats` (lib/ethdev/rte_ethdev.h).
 
 use crate::workers::{busy, polls, process_name, received_per_s};
 use crate::{Check, CheckOutcome, Context, severity, text};

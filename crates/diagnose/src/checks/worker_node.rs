@@ -1,11 +1,12 @@
 //! Workers, their ports, their packet buffers and their hugepages on different nodes.
 //!
-//! Input: the workers of DPDK and Open vSwitch. Output: one finding for each worker that polls a port of another node, one
-//! for each process whose pools or hugepages are where none of its workers are, one for a main lcore on another node.
-//! Nothing moves them while they run: the application starts with other cores.
+//! Input: the workers of DPDK and Open vSwitch. Output: one finding for each worker that polls a port of another node,
+//! one for each process whose pools or hugepages are where none of its workers are, one for a main lcore on another
+//! node. Nothing moves them while they run: the application starts with other cores.
 //!
-//! Rules: document 003 (workers on the NIC's node), DPDK's guide to performance (cores, NIC and memory of one socket),
-//! Open vSwitch's Documentation/topics/dpdk/pmd.rst (a queue is assigned to a PMD thread of its node if there is one).
+//! Rules: DPVS's guide to worker tuning (workers on the NIC's node), DPDK's guide to performance (cores, NIC and memory
+//! of one socket), Open vSwitch's Documentation/topics/dpdk/pmd.rst (a queue is assigned to a PMD thread of its node if
+//! there is one).
 
 use crate::workers::{name, node_of, polls, ports_of, process_name, received_per_s};
 use crate::{Check, CheckOutcome, Context, severity, text};
@@ -160,7 +161,7 @@ fn far_main(process: &PollingProcess, nodes: &BTreeSet<NodeId>) -> Option<Findin
     );
     let finding = Finding::new(severity::UNFELT, title);
     Some(finding.evidence(format!(
-        "Lcore {} allocates what workers use on its own node unless told otherwise: name one of node {} with --main-lcore.",
+        "Lcore {} allocates what workers use on its own node by default: name one of node {} with --main-lcore.",
         main.lcore,
         text::list(&list)
     )))

@@ -1,9 +1,9 @@
 //! Workers that are never idle.
 //!
-//! Input: the workers' busy shares, as their processes count them. Output: one finding for each with hardly an empty poll:
-//! more packets than now are lost.
+//! Input: the workers' busy shares, as their processes count them. Output: one finding for each with hardly an empty
+//! poll: more packets than now are lost.
 //!
-//! Rule: document 003 (load by CPU), DPDK's `/eal/lcore/usage`, Open vSwitch's `pmd-stats-show`.
+//! Rule: DPVS's guide to worker tuning (load by CPU), DPDK's `/eal/lcore/usage`, Open vSwitch's `pmd-stats-show`.
 
 use crate::workers::{busy, name, process_name};
 use crate::{Check, CheckOutcome, Context, severity, text};

@@ -1,9 +1,10 @@
 //! Workers on SMT siblings of other workers.
 //!
 //! Input: the workers' CPUs and their siblings. Output: one finding for each core with two workers that poll. A
-//! forwarding worker of DPVS and its isolated receiver are meant to share a core (document 003).
+//! forwarding worker of DPVS and its isolated receiver are meant to share a core (DPVS's guide to worker tuning).
 //!
-//! Rule: document 003 (one worker a core); a thread that polls never lets its sibling have the core alone.
+//! Rule: DPVS's guide to worker tuning (one worker a core); a thread that polls never lets its sibling have the core
+//! alone.
 
 use crate::workers::name;
 use crate::{Check, CheckOutcome, Context, severity, text};

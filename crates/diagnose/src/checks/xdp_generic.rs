@@ -1,10 +1,12 @@
 //! XDP programs that run in the stack instead of in the driver.
 //!
-//! Input: where the XDP program of each NIC runs, and the packets that it has received. Output: one finding for each NIC with
-//! a generic program. It runs when the sk_buff is made, often on a linear copy of the packet: all that XDP saves is spent
-//! by then. The kernel falls back to it where the driver does not accept the program, unless native is required.
+//! Input: where the XDP program of each NIC runs, and the packets that it has received. Output: one finding for each
+//! NIC with a generic program. It runs when the sk_buff is made, often on a linear copy of the packet: all that XDP
+//! saves is spent by then. The kernel falls back to it where the driver does not accept the program, unless native is
+//! required.
 //!
-//! Rules: document 001 (the "eBPF (XDP)" case), `netif_receive_generic_xdp` in net/core/dev.c.
+//! Rules: Linaro's latencies to virtual machines (the "eBPF (XDP)" case), `netif_receive_generic_xdp` in
+//! net/core/dev.c.
 
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{Finding, Nic, Subject, XdpMode};

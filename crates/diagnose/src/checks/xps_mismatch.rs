@@ -5,7 +5,7 @@
 //! each NIC, with the masks that give every CPU the queue that is nearest to it.
 //!
 //! Rules: Documentation/networking/scaling.rst (XPS: a CPU maps onto the queue whose completions
-//! it or its cache serves), document 004 (transmit and completion on one CPU).
+//! it or its cache serves), Cloudflare's "Perfect locality" (transmit and completion on one CPU).
 
 use crate::context::irq_cpus;
 use crate::counters::ratio;

@@ -51,7 +51,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             ));
     if reclaimed.is_some() || failed.is_some() {
         finding = finding.evidence(format!(
-            "In the interval an allocation reclaimed {}, {} of them in vain.",
+            "In the interval an allocation reclaimed {}; {} of these failed.",
             text::count(runs, "time"),
             failed.unwrap_or(0)
         ));
