@@ -96,7 +96,7 @@ fn option(arg: Arg) -> Arg {
     }
     match name.as_str() {
         // Last before --help, which clap puts at 999.
-        "json" => arg.display_order(900),
+        "json" => arg.help_heading(Resettable::<Str>::Reset).display_order(900),
         expert if EXPERT.contains(&expert) => {
             arg.help_heading("Expert options").display_order(100).hide_short_help(true)
         }
@@ -164,6 +164,38 @@ mod tests {
             let long = command.render_long_help().to_string();
             for option in command.get_arguments().filter_map(Arg::get_long) {
                 assert!(long.contains(&format!("--{option}")), "{name} --help lacks --{option}");
+            }
+        }
+    }
+
+    /// The options of each heading. (A heading of a flattened structure is also that of all fields after it, as clap
+    /// derives them: such structures stand last.)
+    const HEADINGS: &[(&str, &[&str])] = &[
+        ("Recording", &["recording", "at", "from", "to", "hostname"]),
+        ("Host", &["root", "snapshot"]),
+        (
+            "Packet filter",
+            &["direction", "dport", "dst", "host", "proto", "sample", "sport", "src"],
+        ),
+        ("Grouping", &["per", "sort", "top"]),
+        ("Processes", &["all", "cgroup", "comm", "thp", "unit"]),
+        ("Probes", &["probe", "probe-rate", "probe-connections", "probe-tcp", "request"]),
+        ("Threads and sockets", &["cpus", "busy-poll", "dscp", "cbpf"]),
+    ];
+
+    #[test]
+    fn each_heading_has_its_own_options() {
+        for command in all(&built()) {
+            for option in command.get_arguments() {
+                let (Some(heading), Some(name)) = (option.get_help_heading(), option.get_long())
+                else {
+                    continue;
+                };
+                if let Some((_, options)) = HEADINGS.iter().find(|(its, _)| *its == heading) {
+                    let command = command.get_display_name().unwrap_or(command.get_name());
+                    assert!(options.contains(&name), "{command}: --{name} below '{heading}'");
+                }
+                assert_ne!(name, "json", "below '{heading}'");
             }
         }
     }

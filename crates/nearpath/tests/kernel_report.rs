@@ -1,5 +1,6 @@
-//! `nearpath report` in a browser: a page with findings, plan and host, opened by Chromium in a network namespace without any
-//! way out. The judge of requests is the browser's own log of its network stack, that of the picture are its pixels' bytes.
+//! `nearpath report` in a browser: a page with findings, plan and host, opened by Chromium in a network namespace
+//! without any way out. The judge of requests is the browser's own log of its network stack, that of the picture are
+//! its pixels' bytes.
 
 use nearpath_testing::{require_netns, require_program};
 use serde_json::Value;
@@ -17,7 +18,7 @@ fn done(arguments: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// Takes a picture of a page; returns it, and the addresses that the browser has asked for.
+/// Takes a picture of a page; returns it, and the addresses that the browser requested.
 fn picture(folder: &Path, page: &str, name: &str, more: &[&str]) -> (Vec<u8>, Vec<String>) {
     let [png, log, profile] =
         ["png", "log", "profile"].map(|kind| folder.join(format!("{name}.{kind}")));

@@ -136,9 +136,9 @@ pub fn run<E: Experiment>(
     Ok(outcome)
 }
 
-/// The harm that these signs are of. A suspicion is looked into: the change is undone, the host has a block to recover, and
-/// if the next one is still harmful, the change is not the cause. Else it is made once more, and harmful again if it is the
-/// cause. These blocks are no part of a cycle.
+/// The harm that these signs are of. A suspicion is looked into: the change is undone, the host has a block to recover,
+/// and if the next one is still harmful, the change is not the cause. Else it is made once more, and harmful again if
+/// it is the cause. These blocks are no part of a cycle.
 fn confirmed<E: Experiment>(
     experiment: &mut E,
     watch: &mut HarmWatch,
@@ -243,7 +243,7 @@ pub fn run_once<E: Experiment>(
                 Ok(block) => {
                     let sign = watch.look(&block, with);
                     sides[usize::from(with)].push(block);
-                    // It is not made again to find out more.
+                    // It is not applied again to find out more.
                     sign.map(|(Sign::Harm(what) | Sign::Suspicion(what))| {
                         (what, watch.blocks_with())
                     })

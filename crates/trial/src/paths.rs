@@ -1,7 +1,8 @@
-//! Comparison of paths to targets, as in document 001: host, tap, macvtap and so on, each with and without load on it.
+//! Comparison of paths to targets, as in Linaro's latencies to virtual machines: host, tap, macvtap and so on, each
+//! with and without load on it.
 //!
-//! Input: blocks of probes of each path and load, in random order, each with what was observed of them on their way into
-//! a virtual machine. Output: the table.
+//! Input: blocks of probes of each path and load, in random order, each with what was observed of them on their way
+//! into a virtual machine. Output: the table.
 
 use crate::background::BackgroundReport;
 use crate::latency::{LatencyReport, samples_beyond};
@@ -198,8 +199,8 @@ fn name_of(vm: &MeasuredVm) -> Option<String> {
     vm.name.clone().or_else(|| vm.comm.clone())
 }
 
-/// The table's row of the blocks of a path with a load. If its target is a virtual machine with a device passed through,
-/// `by_device` is its name or process id.
+/// The table's row of the blocks of a path with a load. If its target is a virtual machine with a device passed
+/// through, `by_device` is its name or process id.
 pub fn result(
     path: &str,
     target: &str,
@@ -347,7 +348,8 @@ fn split(blocks: &[PathBlock], sent: u64) -> (Option<PathVm>, Option<String>) {
     (Some(found), missing)
 }
 
-/// How many were followed to the guest, if not all, and what became of the others: `before` they came to KVM, and there.
+/// How many were followed to the guest, if not all, and what became of the others: `before` they came to KVM, and
+/// there.
 fn followed(queue: &VmQueue, all: u64, what: &str, before: &[(u64, &str)]) -> Option<String> {
     let entered = queue.entered();
     let there = [

@@ -1,6 +1,6 @@
 //! Comparison of placement scenarios: an application not bound, bound to CPUs, bound to CPUs and memory, and in
-//! addition with the host's interrupts and steering placed nearby; and, for the table of document 002, bound to the wrong
-//! node, with its memory alone there, and with AutoNUMA on and off.
+//! addition with the host's interrupts and steering placed nearby; and, as in the chapter on NUMA for SR-IOV paths,
+//! bound to the wrong node, with its memory alone there, and with AutoNUMA on and off.
 //!
 //! Input: blocks of each scenario, measured alternately. Output: a table. The order is 1 2 3 4 4 3 2 1 and so
 //! on, so that linear drift cancels out, and disturbances of the host affect all of them.
@@ -144,8 +144,8 @@ pub struct ScenarioResult {
     /// Answers per second.
     #[serde(default)]
     pub per_s: f64,
-    /// Share of the application's memory, without pages of files, that is not on the NIC's node, the mean of the blocks;
-    /// `None` if unknown.
+    /// Share of the application's memory, without pages of files, that is not on the NIC's node, the mean of the
+    /// blocks; `None` if unknown.
     #[serde(default)]
     pub memory_elsewhere: Option<f64>,
     /// Cache misses of the application for each answer; `None` if no PMU counts them.

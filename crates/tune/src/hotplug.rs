@@ -108,7 +108,7 @@ impl CpuEvents {
 
     /// Whether the affinity of a thread is what the kernel made of another one, all of whose CPUs were offline: all
     /// that are possible (`select_fallback_rq` of kernel/sched/core.c). In a cpuset of fewer CPUs it is those of the
-    /// cpuset, which nothing tells from a choice.
+    /// cpuset, which cannot be distinguished from a choice.
     pub fn left_thread(&self, now: &str, was: &str) -> bool {
         let (Ok(now), Ok(was)) = (CpuSet::from_list(now), CpuSet::from_list(was)) else {
             return false;

@@ -1,8 +1,9 @@
 //! Moves the memory of a process to a node, with move_pages(2), in slices and not faster than a limit.
 //!
-//! Before each slice it is checked that it is still the same process, and that no device may write to the memory. Pages are counted by the kernel's own
-//! answers: where each was, where it is afterwards, and why it could not be moved (the `migratepages` program exits with
-//! 0 though nothing moved). Pages that several processes map stay (`MPOL_MF_MOVE`), and so do hugetlb pages.
+//! Before each slice it is checked that it is still the same process, and that no device may write to the memory. Pages
+//! are counted by the kernel's own answers: where each was, where it is afterwards, and why it could not be moved (the
+//! `migratepages` program exits with 0 though nothing moved). Pages that several processes map stay (`MPOL_MF_MOVE`),
+//! and so do hugetlb pages.
 //!
 //! It cannot be undone: an undo leaves the memory where it is.
 
@@ -21,7 +22,8 @@ use std::time::{Duration, Instant};
 const SLICE: usize = 2048;
 /// Bytes moved per second, so that neither the process nor the link between nodes is busy with it.
 const RATE: u64 = 256 << 20;
-/// Share of the memory that must be on a node for it to be the node of the memory: document 002 accepts 5 % elsewhere.
+/// Share of the memory that must be on a node for it to be the node of the memory: the chapter on NUMA for SR-IOV paths
+/// accepts 5 % elsewhere.
 const MOST: f64 = 0.95;
 /// Maximum number of mappings of a process (`vm.max_map_count` is 65,530 by default).
 const MAX_MAPPINGS: usize = 1 << 20;
@@ -336,7 +338,7 @@ fn move_slice(pid: u32, addresses: &[u64], node: NodeId) -> io::Result<Moved> {
             libc::EACCES => "mapped by several processes".to_owned(),
             libc::EBUSY => "in use by the kernel or pinned".to_owned(),
             libc::ENOMEM => "no free memory on the node".to_owned(),
-            libc::ENOENT => "freed meanwhile".to_owned(),
+            libc::ENOENT => "already freed".to_owned(),
             errno if errno > 0 => io::Error::from_raw_os_error(errno).to_string(),
             _ => "not moved by the kernel".to_owned(),
         };

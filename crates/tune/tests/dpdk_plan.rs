@@ -1,5 +1,5 @@
 //! Plans for DPDK on random hosts: what is written for DPVS passes the check, and every plan keeps the rules of
-//! document 003, which are tested here from the topology alone.
+//! DPVS's guide to worker tuning, which are tested here from the topology alone.
 
 use nearpath_model::eal::parse_lcores;
 use nearpath_model::{

@@ -32,7 +32,7 @@ pub(super) fn of(root: &Root, pid: u32) -> Vec<(u32, Polls)> {
 }
 
 /// The threads of a process that drives a device by itself and uses hugepages, but names its threads as it likes: those
-/// that may run on one CPU only. As EAL numbers them unless told otherwise, the lcore is the CPU. A virtual machine has
+/// that may run on one CPU only. As EAL numbers them by default, the lcore is the CPU. A virtual machine has
 /// such devices for its guest, and does not poll them.
 pub(super) fn without_names(root: &Root, pid: u32) -> Vec<(u32, Polls)> {
     let status = root.text(&format!("/proc/{pid}/status")).unwrap_or_default();

@@ -42,9 +42,9 @@ pub struct Report {
     #[arg(long, value_name = "FILE")]
     trial: Vec<PathBuf>,
     #[command(flatten)]
-    recorded: RecordedPart,
-    #[command(flatten)]
     looking: Looking,
+    #[command(flatten)]
+    recorded: RecordedPart,
 }
 
 /// A plan, and trials.

@@ -89,7 +89,7 @@ impl<'b, 'a> Switched<'b, 'a> {
         &self.hops
     }
 
-    /// The tail of the blocks, whose side `sides` tells in order; `None` for those of neither.
+    /// The tail of the blocks, whose side `sides` gives in order; `None` for those of neither.
     pub(super) fn tail(&self, sides: impl Iterator<Item = Option<bool>>) -> Option<Tail> {
         let mut pools = [BTreeMap::new(), BTreeMap::new()];
         for (side, latencies) in sides.zip(&self.latencies) {

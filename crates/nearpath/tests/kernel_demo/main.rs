@@ -63,7 +63,7 @@ fn real_packets_take_a_misplaced_path() {
 const ENOUGH: u64 = 20_000;
 
 fn diagnosed(duration: &str) -> Diagnosis {
-    // All packets: percentiles of each span are asked for.
+    // All packets: the test needs percentiles of each span.
     let all = ["--max-overhead", "none"];
     let output = Command::new(NEARPATH)
         .args(["demo", "--json", "--for", duration])

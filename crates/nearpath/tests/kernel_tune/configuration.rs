@@ -253,7 +253,7 @@ fn files_outlast_a_reboot_and_are_undone_after_it() {
         make_older(&scene.journal.path().join("journal.jsonl"));
         assert!(scene.status().values().all(|state| state == "applied"), "{:?}", scene.status());
         scene.succeeds(&["verify"]);
-        // Somebody else's edit in the same file is no drift, and stays.
+        // An external edit elsewhere in the same file is no drift, and stays.
         let theirs = fs::read_to_string("/etc/default/irqbalance").unwrap() + "\nY=2\n";
         fs::write("/etc/default/irqbalance", &theirs).unwrap();
         let output = scene.succeeds(&["rollback"]);

@@ -459,7 +459,7 @@ fn what_is_asked_for_is_done_and_told() {
         assert_eq!(document["skipped"].as_array().unwrap().len(), 2);
         assert!(scene.run(&["verify"]).status.success());
 
-        // Somebody else changes one.
+        // One is changed externally.
         let other = "echo 9 >/proc/sys/net/core/somaxconn";
         assert!(Command::new("sh").args(["-c", other]).status().unwrap().success());
         let verified = scene.run(&["verify"]);

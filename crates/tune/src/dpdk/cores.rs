@@ -1,7 +1,7 @@
 //! Which core each worker gets: near its NIC, one worker a core, never the first core of the host.
 //!
-//! Rules: document 003 ("How to choose CPU cores for DPVS Workers"). The first core is the one of the lowest online CPU:
-//! it serves what is bound to no CPU, and the kernel takes CPU 0 out of `isolcpus` and `nohz_full`.
+//! Rules: DPVS's guide to worker tuning ("How to choose CPU cores for DPVS Workers"). The first core is the one of the
+//! lowest online CPU: it serves what is bound to no CPU, and the kernel takes CPU 0 out of `isolcpus` and `nohz_full`.
 
 use nearpath_model::{Cpu, CpuId, CpuSet, NodeId, Topology};
 use std::collections::{BTreeMap, BTreeSet};

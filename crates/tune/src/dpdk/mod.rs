@@ -1,8 +1,8 @@
-//! Plans workers of an application on DPDK: testpmd, Open vSwitch, or DPVS (document 003).
+//! Plans workers of an application on DPDK: testpmd, Open vSwitch, or DPVS (DPVS's guide to worker tuning).
 //!
 //! Input: a host's topology, PCI functions, a request. Output: a [`DpdkPlan`]: workers by lcore id, and the options,
-//! commands and files that start the application so, each with its reason. Pure; nothing is changed. What is written for
-//! DPVS passes [`crate::dpvs::check`].
+//! commands and files that start the application so, each with its reason. Pure; nothing is changed. What is written
+//! for DPVS passes [`crate::dpvs::check`].
 
 mod commands;
 mod cores;

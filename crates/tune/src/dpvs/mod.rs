@@ -1,4 +1,4 @@
-//! Checks a configuration of DPVS, the load balancer on DPDK (document 003): whether DPVS starts with it, and whether it
+//! Checks a configuration of DPVS, the load balancer on DPDK: whether DPVS starts with it, and whether it
 //! then runs what is written. DPVS itself starts with configurations that lose workers without an error.
 //!
 //! Input: the bytes of dpvs.conf and the options of EAL. Output: a [`DpvsCheck`]. Pure: nothing is read from the
@@ -149,7 +149,7 @@ fn check_kni(config: &Config, table: &Table<'_>, problems: &mut Problems) {
         problems.changed(
             workers.first().map(|entry| entry.line),
             "kni_id_zero",
-            "a KNI worker with id 0 is none: DPVS serves KNI on the master, and nobody serves its queues"
+            "a KNI worker with id 0 is ignored: DPVS serves KNI on the master, and no worker serves its queues"
                 .to_owned(),
             "give the KNI worker another id",
         );
@@ -159,7 +159,7 @@ fn check_kni(config: &Config, table: &Table<'_>, problems: &mut Problems) {
         problems.changed(
             worker.map(|worker| worker.line),
             "kni_not_served",
-            "the KNI worker does not run: nobody serves KNI".to_owned(),
+            "the KNI worker does not run: nothing serves KNI".to_owned(),
             "give the KNI worker a port, and each worker with a lower id",
         );
     }

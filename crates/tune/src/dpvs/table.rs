@@ -56,7 +56,7 @@ impl<'a> Table<'a> {
                 problems.changed(
                     Some(worker.line),
                     "missing_type",
-                    format!("worker {name} has no type: DPVS runs nothing on it, and nobody serves its queues"),
+                    format!("worker {name} has no type: DPVS runs nothing on it, and no worker serves its queues"),
                     "write type slave",
                 );
             }

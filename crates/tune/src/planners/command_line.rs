@@ -1,11 +1,11 @@
-//! The kernel command line that isolates CPUs at boot, for the goal isolation: no load balancing onto them, no tick, RCU
-//! callbacks, hard-lockup watchdog or interrupts without an affinity of their own there.
+//! The kernel command line that isolates CPUs at boot, for the goal isolation: no load balancing onto them, no tick,
+//! RCU callbacks, hard-lockup watchdog or interrupts without an affinity of their own there.
 //!
 //! Input: the requested CPUs and the current kernel command line. Output: a grub fragment, if the running kernel lacks
 //! any of it. It takes effect after update-grub and a reboot. Where an application needs its load balanced over these
 //! CPUs, they stay in the scheduling domains (no `isolcpus=domain`), so that other tasks may run there, too.
 //!
-//! Rules: document 003 (boot options; never the first core), Documentation/admin-guide/
+//! Rules: DPVS's guide to worker tuning (boot options; never the first core), Documentation/admin-guide/
 //! kernel-parameters.txt, kernel/sched/isolation.c (`nohz_full=` and `isolcpus=` must name the same
 //! CPUs).
 

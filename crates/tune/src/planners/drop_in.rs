@@ -4,7 +4,7 @@
 //! misplaced threads; well placed ones need none. systemd merges the lists of all files of a unit, so each list is
 //! reset first. None over several isolated CPUs, between which the kernel balances no load.
 //!
-//! Rules: document 000 (`CPUAffinity=`, `NUMAPolicy=bind`, `NUMAMask=`), systemd.exec(5).
+//! Rules: everoute's analysis of latency tails (`CPUAffinity=`, `NUMAPolicy=bind`, `NUMAMask=`), systemd.exec(5).
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};

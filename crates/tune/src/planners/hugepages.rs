@@ -1,10 +1,11 @@
-//! Hugepages on request or proposed by a warning: at run time the pools of the nodes, with the goal isolation the kernel
-//! command line.
+//! Hugepages on request or proposed by a warning: at run time the pools of the nodes, with the goal isolation the
+//! kernel command line.
 //!
 //! Input: the requested sizes and counts, the findings, and the pools of each node. Output: one change for each size,
-//! with the counts of all nodes; a note instead of a proposed one that the free memory does not suffice for. A count without a node is for the node of the NIC, which DPDK's buffers should be on.
+//! with the counts of all nodes; a note instead of a proposed one that the free memory does not suffice for. A count
+//! without a node is for the node of the NIC, which DPDK's buffers should be on.
 //!
-//! Rules: document 002 (hugepages per node), Documentation/admin-guide/mm/hugetlbpage.rst.
+//! Rules: the chapter on NUMA for SR-IOV paths (hugepages per node), Documentation/admin-guide/mm/hugetlbpage.rst.
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};

@@ -1,11 +1,11 @@
 //! Bans the interrupts that the plan places from the running irqbalance, through its socket. It still balances all
 //! others. On request it is stopped instead.
 //!
-//! Input: the interrupts placed by earlier planners. Output: a change of the running daemon's ban list, before all other
-//! changes, as it rebalances every few seconds. Its arguments in `/etc` are not changed: interrupt numbers differ after
-//! a reboot.
+//! Input: the interrupts placed by earlier planners. Output: a change of the running daemon's ban list, before all
+//! other changes, as it rebalances every few seconds. Its arguments in `/etc` are not changed: interrupt numbers differ
+//! after a reboot.
 //!
-//! Rule: document 000 (otherwise it overrides the affinities); irqbalance(1) `--banirq`.
+//! Rule: everoute's analysis of latency tails (otherwise it overrides the affinities); irqbalance(1) `--banirq`.
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};

@@ -1,9 +1,9 @@
 //! Moves the memory of an application to the node that its packets arrive on, on request.
 //!
-//! Input: the requested processes. Output: a change for each whose memory is elsewhere, after its threads are moved. Of a
-//! process to whose memory a device may write none: the note has the command that starts it bound instead.
+//! Input: the requested processes. Output: a change for each whose memory is elsewhere, after its threads are moved. Of
+//! a process to whose memory a device may write none: the note has the command that starts it bound instead.
 //!
-//! Rules: document 002 (hugepage migration), move_pages(2).
+//! Rules: the chapter on NUMA for SR-IOV paths (hugepage migration), move_pages(2).
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};

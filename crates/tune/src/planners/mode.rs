@@ -1,18 +1,18 @@
 //! Whether interrupts and the application share the CPUs near a NIC, or each have their own.
 //!
-//! Input: the host, the request and its application. Output: for the NICs of a node, the CPUs for interrupts and those for
-//! the application. All planners that place either take them from here, so that they agree.
+//! Input: the host, the request and its application. Output: for the NICs of a node, the CPUs for interrupts and those
+//! for the application. All planners that place either take them from here, so that they agree.
 //!
 //! The modes are those of Scylla's perftune.py: `mq` (all near CPUs do both), `sq_split` (one core for interrupts) and
-//! `split`, what it does without a mode on more than 16 cores (one core in 16). Unlike perftune.py, which is for programs that
-//! keep each CPU of the host busy, only CPUs near the NIC count, and nothing is set apart unless an application is named,
-//! nor for the goal throughput.
+//! `split`, what it does without a mode on more than 16 cores (one core in 16). Unlike perftune.py, which is for
+//! programs that keep each CPU of the host busy, only CPUs near the NIC count, and no CPU is isolated unless an
+//! application is named, nor for the goal throughput.
 //!
-//! On a node with several last-level caches, interrupts and application get one of them if the application fits, else each
-//! cache gets a core for interrupts: a packet is in the cache of the CPU that received it.
+//! On a node with several last-level caches, interrupts and application get one of them if the application fits, else
+//! each cache gets a core for interrupts: a packet is in the cache of the CPU that received it.
 //!
 //! Rules: perftune.py (`auto_detect_irq_mask`), Documentation/networking/scaling.rst (a queue for each cache),
-//! document 002 (interrupt and reader share a cache).
+//! the chapter on NUMA for SR-IOV paths (interrupt and reader share a cache).
 
 use super::draft::Draft;
 use super::exclusive_cpus;

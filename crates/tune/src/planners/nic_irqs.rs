@@ -1,12 +1,12 @@
 //! Places NIC interrupts on CPUs of the NIC's node: one CPU per queue, on separate cores as long as there are some, SMT
 //! siblings last.
 //!
-//! Input: the interrupts of each queue with their affinity, and the NIC's node. Output: changes of
-//! `smp_affinity_list`; an interrupt that is alone on a good CPU stays there. All interrupts of a queue number go to one
-//! CPU, so that transmit completions run where packets are received.
+//! Input: the interrupts of each queue with their affinity, and the NIC's node. Output: changes of `smp_affinity_list`;
+//! an interrupt that is alone on a good CPU stays there. All interrupts of a queue number go to one CPU, so that
+//! transmit completions run where packets are received.
 //!
-//! Rules: document 000 (the NIC's interrupts to its node), document 003 (not both hardware threads
-//! of a core), Documentation/networking/scaling.rst (a queue for each CPU, none on two).
+//! Rules: everoute's analysis of latency tails (the NIC's interrupts to its node), DPVS's guide to worker tuning (not
+//! both hardware threads of a core), Documentation/networking/scaling.rst (a queue for each CPU, none on two).
 
 use super::Planner;
 use super::cpu_allocator::CpuAllocator;

@@ -1,15 +1,16 @@
 //! Steers classes of received packets (VLAN priority, DSCP, source address) to a CPU each.
 //!
-//! Input: pairs of a class and a CPU, and the NIC's queues and n-tuple rules. Output, for each VLAN priority on a NIC that
-//! takes rules: the feature `rx-ntuple-filter` on, a rule that steers its packets to a queue, and the interrupt of that
-//! queue to the CPU. The queue is reserved: the planner of RSS removes it from the indirection table. On other NICs, and
-//! for other classes, an XDP program ([`super::priority_xdp`]). Then the way back ([`super::priority_egress`]).
+//! Input: pairs of a class and a CPU, and the NIC's queues and n-tuple rules. Output, for each VLAN priority on a NIC
+//! that takes rules: the feature `rx-ntuple-filter` on, a rule that steers its packets to a queue, and the interrupt of
+//! that queue to the CPU. The queue is reserved: the planner of RSS removes it from the indirection table. On other
+//! NICs, and for other classes, an XDP program ([`super::priority_xdp`]). Then the way back
+//! ([`super::priority_egress`]).
 //!
-//! The priority is the upper three bits of the tag, so the rule compares `vlan PCP<<13/0xe000`. Document 001 uses
-//! `vlan 2005 vlan-mask 0xe000`, which does not work: 2005 is decimal and its priority is 0, and ethtool ignores the bits
+//! The priority is the upper three bits of the tag, so the rule compares `vlan PCP<<13/0xe000`. Document 001 uses `vlan
+//! 2005 vlan-mask 0xe000`, which does not work: 2005 is decimal and its priority is 0, and ethtool ignores the bits
 //! that are set in its mask.
 //!
-//! Rules: document 001, ethtool(8) `-N`, Documentation/networking/scaling.rst.
+//! Rules: Linaro's latencies to virtual machines, ethtool(8) `-N`, Documentation/networking/scaling.rst.
 
 use super::draft::{Draft, DraftChange};
 use super::situation::Situation;

@@ -3,7 +3,8 @@
 //! Input: the groups with their workers, and the affinity planned by `thread_affinity`. Output: a change of each group
 //! whose workers are on separate CPUs; for others, a note with the reason.
 //!
-//! Rules: socket(7) SO_ATTACH_REUSEPORT_EBPF, document 004, and those of `nearpath steer` (`crate::steering`).
+//! Rules: socket(7) SO_ATTACH_REUSEPORT_EBPF, Cloudflare's "Perfect locality", and those of `nearpath steer`
+//! (`crate::steering`).
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};

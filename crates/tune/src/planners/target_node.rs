@@ -1,7 +1,7 @@
 //! The target of an application: the node that its packets arrive on, and the CPUs of that node it can use.
 //!
-//! Input: the requested NICs and the request. Output: CPUs. All planners that place applications use it, so that threads,
-//! unit and cgroup agree.
+//! Input: the requested NICs and the request. Output: CPUs. All planners that place applications use it, so that
+//! threads, unit and cgroup agree.
 
 use super::draft::Draft;
 use super::situation::Situation;
@@ -86,7 +86,7 @@ fn unbalanced(situation: &Situation<'_>, pool: &[CpuId]) -> bool {
     planned || isolated.is_some_and(|cpus| pool.iter().any(|&cpu| cpus.contains(cpu)))
 }
 
-/// The CPUs on which a thread is well placed: any near CPU, unless those for the application are set apart.
+/// The CPUs on which a thread is well placed: any near CPU, unless those for the application are reserved.
 fn near(situation: &Situation<'_>, node: Option<NodeId>) -> CpuSet {
     let request = situation.request;
     let division = situation.division(node);

@@ -1,11 +1,12 @@
 //! Moves the threads of an application to the node that its packets arrive on.
 //!
-//! Input: the requested processes and the future CPUs of the interrupts. Output: affinity changes of each thread that may
-//! run elsewhere. Threads that are each pinned to a CPU get a CPU each; others get all CPUs without interrupts, or all
-//! CPUs of the node if too few are left. On isolated CPUs each thread is pinned to one, as the kernel does not balance
-//! load between them.
+//! Input: the requested processes and the future CPUs of the interrupts. Output: affinity changes of each thread that
+//! may run elsewhere. Threads that are each pinned to a CPU get a CPU each; others get all CPUs without interrupts, or
+//! all CPUs of the node if too few are left. On isolated CPUs each thread is pinned to one, as the kernel does not
+//! balance load between them.
 //!
-//! Rules: document 000 (CPU binding to the NIC's node), document 002 (placement of the application).
+//! Rules: everoute's analysis of latency tails (CPU binding to the NIC's node), the chapter on NUMA for SR-IOV paths
+//! (placement of the application).
 
 use super::Planner;
 use super::containers::Confined;

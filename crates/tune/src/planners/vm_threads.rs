@@ -1,11 +1,12 @@
 //! Moves vhost workers and emulator threads of virtual machines to the CPUs that the checks `vm_vhost` and
 //! `vm_slow_packets` propose.
 //!
-//! Input: the findings of these checks, and the threads of the host's virtual machines. Output: affinity changes of these
-//! threads. vCPUs are not moved: their pins belong to the guest's configuration. A note has the lines for libvirt, which
-//! make the pins of emulator threads and vhost workers (libvirt's emulator cgroup has both) last beyond this run.
+//! Input: the findings of these checks, and the threads of the host's virtual machines. Output: affinity changes of
+//! these threads. vCPUs are not moved: their pins belong to the guest's configuration. A note has the lines for
+//! libvirt, which make the pins of emulator threads and vhost workers (libvirt's emulator cgroup has both) last beyond
+//! this run.
 //!
-//! Rules: document 001 ("move vhost process to CPU#3"), libvirt's `<cputune>`.
+//! Rules: Linaro's latencies to virtual machines ("move vhost process to CPU#3"), libvirt's `<cputune>`.
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};

@@ -1,11 +1,13 @@
 //! XPS, so that each CPU sends on the queue whose interrupt is nearest.
 //!
-//! Input: the planned CPUs of the queues' interrupts. Output: changes of `xps_cpus` that partition the online CPUs among
-//! the transmit queues: a CPU's own queue, else one on its core, cache or node, among equals the one with the fewest CPUs.
+//! Input: the planned CPUs of the queues' interrupts. Output: changes of `xps_cpus` that partition the online CPUs
+//! among the transmit queues: a CPU's own queue, else one on its core, cache or node, among equals the one with the
+//! fewest CPUs.
 //!
 //! With traffic classes (mqprio), the queues of each class have all CPUs among them.
 //!
-//! Rules: Documentation/networking/scaling.rst (XPS), `__netdev_pick_tx` and `get_xps_queue` of net/core/dev.c (classes), document 004 (send and complete on one CPU).
+//! Rules: Documentation/networking/scaling.rst (XPS), `__netdev_pick_tx` and `get_xps_queue` of net/core/dev.c
+//! (classes), Cloudflare's "Perfect locality" (send and complete on one CPU).
 
 use super::Planner;
 use super::draft::{Draft, DraftChange};
@@ -87,8 +89,8 @@ fn plan(situation: &Situation<'_>, draft: &mut Draft, nic: &Nic, irq_cpus: &[(&T
     }
 }
 
-/// The queues by traffic class (mqprio): a sender's CPU selects among those of the packet's class, so that each class needs
-/// all CPUs. Queues of no class send nothing, and have no XPS.
+/// The queues by traffic class (mqprio): a sender's CPU selects among those of the packet's class, so that each class
+/// needs all CPUs. Queues of no class send nothing, and have no XPS.
 fn by_class<'a>(
     situation: &Situation<'_>,
     nic: &Nic,

@@ -40,7 +40,7 @@ pub fn pins(root: &Root, topology: &Topology, found: &mut Found) -> Result<Vec<C
             }
             pinned.insert(tid, cpu);
             let thread = crate::threads::find_thread(root, worker.pid, tid)
-                .ok_or_else(|| refuse(format!("{}/{tid} has exited meanwhile", worker.comm)))?;
+                .ok_or_else(|| refuse(format!("{}/{tid} has exited", worker.comm)))?;
             changes.push(Change {
                 target: Target::Thread(thread),
                 before: Value::Text(before.to_string()),

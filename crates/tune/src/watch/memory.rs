@@ -1,10 +1,10 @@
-//! Moves memory that drifts away from the node of its process (document 002, exercise 1).
+//! Moves memory that drifts away from the node of its process (the chapter on NUMA for SR-IOV paths, exercise 1).
 //!
-//! Input: the processes whose threads may all run on the CPUs of one node only. Output: what was moved, and what was not,
-//! and why, each reason once. Memory that a device may write to is never moved.
+//! Input: the processes whose threads may all run on the CPUs of one node only. Output: what was moved, and what was
+//! not, and why, each reason once. Memory that a device may write to is never moved.
 //!
-//! Each move is a change of the executor, and in the journal like all changes, though an undo leaves the memory where it
-//! is: the last one of each process, as long as the process runs.
+//! Each move is a change of the executor, and in the journal like all changes, though an undo leaves the memory where
+//! it is: the last one of each process, as long as the process runs.
 
 use crate::migrate::{anonymous, is_there, may_move, nodes_of};
 use crate::{Executor, Journal, Live, TuneError, find_thread};

@@ -1,5 +1,5 @@
 //! `nearpath bench paths`: compares the latency of paths to targets, in random order, with and without load, each split
-//! into the stages on the way into a virtual machine of this host.
+//! into the stages on the path into a virtual machine of this host.
 
 use super::load::{bits, load_port};
 use super::{Sockets, target};
@@ -335,7 +335,7 @@ struct Run<'a> {
     /// `None`: stages cannot be observed.
     packets: Option<VmPackets<'a>>,
     interrupt: &'a Interrupt,
-    /// Targets, with the load: those asked for a server of iperf3, and those without.
+    /// Targets, with the load: those probed for a server of iperf3, and those without.
     asked: BTreeSet<(SocketAddr, PathLoad)>,
     own: BTreeSet<(SocketAddr, PathLoad)>,
 }
@@ -379,8 +379,8 @@ impl Run<'_> {
         measure_marked(&options.plan(target, time), &|wait| !interrupt.wait(wait), &mut ready)
     }
 
-    /// Whether iperf3's server may listen there. (iperf3 reports only at its end that nothing answers.) It is asked once:
-    /// the server takes a connection for a client.
+    /// Whether iperf3's server may listen there. (iperf3 reports only at its end that nothing answers.) It is asked
+    /// once: the server takes a connection for a client.
     fn has_server(&mut self, target: SocketAddr, load: PathLoad, protocol: Protocol) -> bool {
         if self.asked.insert((target, load)) {
             let base_port = self.options.load_port;

@@ -104,17 +104,17 @@ pub struct Try {
     /// effect first, and keep those that help; corrected for the number of trials (Holm)
     #[arg(long)]
     each: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten, next_help_heading = "Plan")]
+    plan_options: PlanOptions,
+    #[command(flatten)]
+    namespace: Namespace,
     #[command(flatten)]
     probe: Probe,
     #[command(flatten)]
     load: Load,
-    /// Print one JSON document
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    plan_options: PlanOptions,
-    #[command(flatten)]
-    namespace: Namespace,
 }
 
 /// Probes instead of the host's own traffic.

@@ -111,7 +111,7 @@ fn threads_for(
             .take(count)
             .collect();
         if taken.is_empty() {
-            notes.push(format!("node {node} of a port has no free core beside the host's first"));
+            notes.push(format!("node {node} of a port has no free core besides the host's first"));
         }
         set.extend(taken);
     }

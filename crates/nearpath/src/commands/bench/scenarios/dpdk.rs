@@ -150,7 +150,7 @@ impl Scenarios {
         application.run(&Binding::default(), interrupt, |pid| {
             let read = || -> anyhow::Result<DpdkReading> {
                 read_application(root, pid)
-                    .with_context(|| format!("process {pid} has no lcores beside the main one"))
+                    .with_context(|| format!("process {pid} has no lcores besides the main one"))
             };
             let mut tasks = Workers::new(root, topology, Options::default());
             // Without it, who ran on the workers' CPUs is unknown.
