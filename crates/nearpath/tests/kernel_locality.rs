@@ -81,7 +81,12 @@ fn a_line_is_printed_for_each_interval_and_a_picture_drawn() {
         assert!([rx, tx].iter().all(is_share), "{line}");
         assert!(line.contains("pps tx=") && line.ends_with("pps"), "{line}");
     }
-    assert!(summary.starts_with("measured packets that match --proto udp"), "{summary}");
+    let (answer, details) = summary.split_once('\n').unwrap();
+    assert!(
+        answer.starts_with("freed on the CPU that ") && answer.contains("received"),
+        "{answer}"
+    );
+    assert!(details.starts_with("measured packets that match --proto udp"), "{summary}");
     assert!(summary.contains("SAME-CPU") && summary.contains("received packets:"), "{summary}");
     let svg = std::fs::read_to_string(svg).unwrap();
     assert!(svg.contains("received: ") && svg.contains("<title>"), "{svg}");

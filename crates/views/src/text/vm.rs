@@ -62,10 +62,7 @@ pub fn vm(measurement: &VmMeasurement) -> String {
         measurement.lost,
         measurement.events_lost
     );
-    if let Some(cost) = &measurement.cost {
-        let (each, cpu) = (digits(cost.ns_per_packet), digits(cost.cpu_percent));
-        line!(out, "cost:         {each} ns per packet, {cpu}% of a CPU");
-    }
+    out.push_str(&cost(measurement));
     out.push_str(&super::stamps::nic_stamps(measurement.nic_stamps.as_ref()));
     out.push_str(&queues_of(measurement));
     out
@@ -162,11 +159,18 @@ pub(super) fn into_guests(measurement: &VmMeasurement) -> String {
     let (collided, lost) = (measurement.collided, measurement.lost);
     let events = measurement.events_lost;
     line!(out, "not followed: {collided} collided, {lost} lost; {events} events lost");
+    out.push_str(&cost(measurement));
+    out.push_str(&queues_of(measurement));
+    out
+}
+
+/// What measuring cost, if that is known.
+fn cost(measurement: &VmMeasurement) -> String {
+    let mut out = String::new();
     if let Some(cost) = &measurement.cost {
         let (each, cpu) = (digits(cost.ns_per_packet), percentage(cost.cpu_percent));
         line!(out, "cost:         {each}ns per packet, {cpu} of one CPU");
     }
-    out.push_str(&queues_of(measurement));
     out
 }
 
