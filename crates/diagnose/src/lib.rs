@@ -36,3 +36,4 @@ pub use evidence::Evidence;
 pub use guest::{GuestMismatch, explain_guest};
 pub use place::{cpus_near_node, housekeeping, nearest_cpus, nearest_of, spread};
 pub use readers::readers_with_nodes;
+pub use severity::of_tail as severity_of_tail;

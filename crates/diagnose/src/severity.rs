@@ -136,7 +136,7 @@ pub(crate) fn of_delay(delay: Delay) -> Severity {
 }
 
 /// A tail: the number of packets later than [`LATE_NS`].
-pub(crate) fn of_tail(late: f64, packets: u64, observed_s: f64) -> Severity {
+pub fn of_tail(late: f64, packets: u64, observed_s: f64) -> Severity {
     if packets == 0 || observed_s.is_nan() || observed_s <= 0.0 {
         return Severity::Info;
     }

@@ -119,16 +119,15 @@ pub(crate) fn between(now: &VmMeasurement, before: &VmMeasurement) -> BTreeMap<S
     vms
 }
 
-/// Packets between two readings that took longer than a limit into a guest, and all. Of devices that are passed through and
-/// those that processes serve, interrupts.
+/// Of each virtual machine, packets between two readings that took longer than a limit, and all of its packets. Of devices
+/// that are passed through and those that processes serve, interrupts.
 pub(crate) fn late_packets(
     now: &VmMeasurement,
     before: &VmMeasurement,
     limit: Duration,
-) -> (u64, u64) {
+) -> Vec<(u64, u64)> {
     let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-    let mut sums = (0_u64, 0_u64);
-    for interval in between(now, before).values() {
+    let of_vm = |interval: &VmInterval| {
         let late = |kind| {
             let buckets = interval.spans.get(&kind).into_iter().flat_map(|(buckets, _)| buckets);
             // The bucket of the limit ends above it.
@@ -136,10 +135,9 @@ pub(crate) fn late_packets(
             above.fold(0_u64, |sum, (_, n)| sum.saturating_add(*n))
         };
         // What came by a queue is in both.
-        let late = late(VmSpanKind::Whole).max(late(VmSpanKind::KvmToGuest));
-        sums = (sums.0.saturating_add(late), sums.1.saturating_add(interval.packets()));
-    }
-    sums
+        (late(VmSpanKind::Whole).max(late(VmSpanKind::KvmToGuest)), interval.packets())
+    };
+    between(now, before).values().map(of_vm).collect()
 }
 
 /// The sum of the times, from the middles of their buckets: the kernel counts no sum. At most 2.2 % off.

@@ -1,15 +1,13 @@
 //! When packets into virtual machines are explained: that costs a program for each switch of tasks, so only from an
-//! interval on in which many are late, until few have been for a while.
+//! interval on in which they are a warning for a virtual machine, until none has been for a while.
 
 use super::observe::Next;
 use crate::collect::vms::late_packets;
 use nearpath_instruments::vm::LATE_INTO_VM;
+use nearpath_model::Severity;
 use nearpath_model::vm::VmMeasurement;
 use std::time::Duration;
 
-/// Share of the packets, and number per second, from which late packets are a warning (`nearpath_diagnose`).
-const SHARE: f64 = 2e-4;
-const PER_SECOND: f64 = 1.0;
 /// How long few are late before they are no longer explained.
 const QUIET: Duration = Duration::from_secs(300);
 
@@ -45,9 +43,10 @@ impl Explaining {
         let nothing = VmMeasurement::default();
         let before = before.unwrap_or(&nothing);
         let seconds = now.duration_s - before.duration_s;
-        let (late, all) = late_packets(now, before, LATE_INTO_VM);
-        let (late, all) = (late as f64, all as f64);
-        let are_many = late >= SHARE * all && late >= PER_SECOND * seconds && late > 0.0;
+        let is_warning = |(late, all): (u64, u64)| {
+            nearpath_diagnose::severity_of_tail(late as f64, all, seconds) > Severity::Info
+        };
+        let are_many = late_packets(now, before, LATE_INTO_VM).into_iter().any(is_warning);
         if are_many {
             self.many_at = time;
         }
@@ -69,12 +68,23 @@ mod tests {
 
     /// A reading after `seconds` with so many packets of 20 µs, and others of 5 ms.
     fn reading(seconds: f64, quick: u64, late: u64) -> VmMeasurement {
+        let vms = vec![vm("web", quick, late)];
+        VmMeasurement { duration_s: seconds, vms, ..VmMeasurement::default() }
+    }
+
+    fn vm(name: &str, quick: u64, late: u64) -> MeasuredVm {
         let filled = [(bucket(20_000), quick), (bucket(5_000_000), late)];
         let filled: Vec<_> = filled.into_iter().filter(|(_, n)| *n > 0).collect();
         let spans = VmSpan::new(VmSpanKind::Whole, &filled, 5_000_000).into_iter().collect();
-        let queue = VmQueue { tap: "tap0".into(), spans, ..VmQueue::default() };
-        let vm = MeasuredVm { name: Some("web".into()), queues: vec![queue], ..Default::default() };
-        VmMeasurement { duration_s: seconds, vms: vec![vm], ..VmMeasurement::default() }
+        let queue = VmQueue { tap: name.to_owned(), spans, ..VmQueue::default() };
+        MeasuredVm { name: Some(name.to_owned()), queues: vec![queue], ..MeasuredVm::default() }
+    }
+
+    #[test]
+    fn a_busy_neighbour_does_not_hide_late_packets() {
+        let mut both = reading(10.0, 1_000_000, 0);
+        both.vms.push(vm("db", 900, 100));
+        assert_eq!(Explaining::new(true).take(at(10), &both, None), Next::Renew);
     }
 
     fn at(seconds: u64) -> Duration {

@@ -95,7 +95,7 @@ fn slice<I: Instrument>(
         }
         if take(&now, before.as_ref()) == Next::Renew {
             instrument.stop()?;
-            // What loading took has been worth it: the first interval ends no slice.
+            // As in the first interval, loading does not count.
             return Ok(pause(plan, programs_alone, began));
         }
         (own, programs, before) = (thread_time(), cost(&now), Some(now));
