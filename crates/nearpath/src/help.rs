@@ -169,7 +169,7 @@ mod tests {
     }
 
     /// The options of each heading. (A heading of a flattened structure is also that of all fields after it, as clap
-    /// derives them: such structures stand last.)
+    /// derives them, until one has another or none: `next_help_heading`.)
     const HEADINGS: &[(&str, &[&str])] = &[
         ("Recording", &["recording", "at", "from", "to", "hostname"]),
         ("Host", &["root", "snapshot"]),
@@ -202,6 +202,18 @@ mod tests {
 
     #[test]
     fn expert_options_come_last() {
+        let named = |command: &Command| {
+            ["stages", "diagnose", "report", "try"].contains(&command.get_name())
+        };
+        for mut command in all(&built()).into_iter().filter(named) {
+            let help = command.render_long_help().to_string();
+            let place = |heading: &str| help.find(&format!("\n{heading}:\n"));
+            let expert = place("Expert options").unwrap_or_else(|| panic!("{help}"));
+            for heading in command.get_arguments().filter_map(Arg::get_help_heading) {
+                let is_before = place(heading).is_some_and(|place| place <= expert);
+                assert!(is_before, "'{heading}' is not before the expert options:\n{help}");
+            }
+        }
         let mut commands = all(&built());
         let stages = commands.iter_mut().find(|command| command.get_name() == "stages").unwrap();
         let help = stages.render_long_help().to_string();

@@ -69,9 +69,9 @@ pub struct Diagnose {
     #[command(flatten)]
     verbose: Verbose,
     #[command(flatten)]
-    looking: Looking,
-    #[command(flatten)]
     recorded: RecordedPart,
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    looking: Looking,
 }
 
 /// What is diagnosed, and how it is measured.

@@ -42,9 +42,9 @@ pub struct Report {
     #[arg(long, value_name = "FILE")]
     trial: Vec<PathBuf>,
     #[command(flatten)]
-    looking: Looking,
-    #[command(flatten)]
     recorded: RecordedPart,
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    looking: Looking,
 }
 
 /// A plan, and trials.

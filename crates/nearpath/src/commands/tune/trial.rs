@@ -107,14 +107,14 @@ pub struct Try {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    #[command(flatten, next_help_heading = "Plan")]
-    plan_options: PlanOptions,
-    #[command(flatten)]
-    namespace: Namespace,
     #[command(flatten)]
     probe: Probe,
     #[command(flatten)]
     load: Load,
+    #[command(flatten, next_help_heading = "Plan")]
+    plan_options: PlanOptions,
+    #[command(flatten)]
+    namespace: Namespace,
 }
 
 /// Probes instead of the host's own traffic.
