@@ -192,6 +192,9 @@ impl Drop for Named {
 /// The shell of who runs `ip netns exec` is in another one; a shell inside needs no more.
 #[test]
 fn the_namespace_that_ip_has_entered_is_in_the_fix() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     let programs = ["bash", "ip", "mount", "umount"];
     if !can_run() || !programs.iter().all(|name| require_program(name)) {
         return;

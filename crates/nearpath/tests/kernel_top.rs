@@ -96,10 +96,7 @@ fn it_shows_real_packets_and_restores_the_terminal() {
 
 #[test]
 fn a_signal_restores_the_terminal() {
-    if !nearpath_testing::require_ci() {
-        return;
-    }
-    if !available() {
+    if !nearpath_testing::require_ci() || !available() {
         return;
     }
     let nearpath = env!("CARGO_BIN_EXE_nearpath");
@@ -148,6 +145,9 @@ fn without_a_terminal_it_says_so() {
 
 #[test]
 fn a_recording_goes_back_and_forward() {
+    if !nearpath_testing::require_ci() {
+        return;
+    }
     if !available() {
         return;
     }

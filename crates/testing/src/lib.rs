@@ -30,8 +30,8 @@ mod wait;
 pub use begin::begin;
 pub use log::{rerun, skip, up_to};
 pub use require::{
-    hosts_dir, lengthy, require_bpf, require_ci, require_kernel, require_lengthy, require_netns,
-    require_program, require_root,
+    ci, hosts_dir, lengthy, require_bpf, require_ci, require_kernel, require_lengthy,
+    require_netns, require_program, require_root,
 };
 pub use running::{Running, other_build};
 pub use wait::{PATIENCE, wait_for, with_blocks_long_enough};

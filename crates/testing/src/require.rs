@@ -53,10 +53,14 @@ pub fn require_lengthy() -> bool {
     met(if lengthy() { Ok(()) } else { Err("lengthy: run by `make test-all`".into()) })
 }
 
+/// Whether a test may take all of its rounds or cases: `.ci/run` sets `CI`, and `make test-all` is [`lengthy`].
+pub fn ci() -> bool {
+    lengthy() || std::env::var_os("CI").is_some()
+}
+
 /// The test is one of several of its feature: `.ci/run`, which sets `CI`, and `make test-all` run it, `make test` does not.
 pub fn require_ci() -> bool {
-    let runs = lengthy() || std::env::var_os("CI").is_some();
-    met(if runs { Ok(()) } else { Err("not the first of its feature: run by `.ci/run`".into()) })
+    met(if ci() { Ok(()) } else { Err("not the first of its feature: run by `.ci/run`".into()) })
 }
 
 /// The directory of captured hosts: archives of /proc and /sys of real machines, with the output of

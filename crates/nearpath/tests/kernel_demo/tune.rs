@@ -14,7 +14,10 @@ fn changes(shown: &Value) -> usize {
 
 #[test]
 fn the_path_is_fixed_and_everything_undone() {
-    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_ci()
+        || !nearpath_testing::require_bpf()
+        || !nearpath_testing::require_netns()
+    {
         return;
     }
     // Short blocks: the verdict itself is not asserted, only that the rest is consistent with it.
@@ -59,10 +62,7 @@ fn the_path_is_fixed_and_everything_undone() {
 
 #[test]
 fn a_signal_in_the_trial_undoes_the_plan() {
-    if !nearpath_testing::require_ci()
-        || !nearpath_testing::require_bpf()
-        || !nearpath_testing::require_netns()
-    {
+    if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
     let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "trying the plan");

@@ -68,12 +68,15 @@ fn the_median_round_trip_is_that_of_a_capture() {
         |round| 2.0 + f64::from(round * 37 % 100) / 10.0,
         |round| if round % 3 == 0 { 1.0 } else { 12.0 },
     ];
-    for (times_ms, local, peer) in [
-        (shapes[0], Side::Client.ipv4(), Side::Server.ipv4()),
-        (shapes[1], Side::Client.ipv4(), Side::Server.ipv4()),
+    let cases = [
         (shapes[2], Side::Client.ipv4(), Side::Server.ipv4()),
         (shapes[1], Side::Client.ipv6(), Side::Server.ipv6()),
-    ] {
+        (shapes[0], Side::Client.ipv4(), Side::Server.ipv4()),
+        (shapes[1], Side::Client.ipv4(), Side::Server.ipv4()),
+    ];
+    for (times_ms, local, peer) in
+        cases.into_iter().take(if nearpath_testing::ci() { 4 } else { 2 })
+    {
         // A machine that stands still between a segment and its capture makes the two differ.
         nearpath_testing::up_to(3, || rtt_beside_a_capture(times_ms, local, peer));
     }

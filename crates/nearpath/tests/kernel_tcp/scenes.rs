@@ -265,7 +265,7 @@ pub fn has_two_cpus() -> bool {
 /// The reader shares its CPU with threads that never sleep.
 #[test]
 fn a_reader_that_waits_for_its_cpu() {
-    if !can_run() || !has_two_cpus() {
+    if !nearpath_testing::require_ci() || !can_run() || !has_two_cpus() {
         return;
     }
     let mut scene = Scene::new();
