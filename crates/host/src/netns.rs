@@ -4,6 +4,7 @@
 //! namespace, so that the process itself is not affected. Nothing is mounted in the file tree, and the
 //! namespace is released when the thread ends.
 
+use crate::processes::{comm, parent};
 use crate::root::open_here;
 use crate::{ReadError, Root};
 use nearpath_model::Netns;
@@ -114,14 +115,30 @@ pub fn current_netns(root: &Root) -> Netns {
     Netns { name, inode }
 }
 
-/// The name of this process's network namespace if its parent is in another one, as the shell of who runs
-/// `ip netns exec blue nearpath`.
+/// The name of this process's network namespace if who has run it is in another one, as the shell of
+/// `ip netns exec blue nearpath` or `ip netns exec blue sudo nearpath`.
 pub fn entered_netns() -> Option<String> {
     let root = Root::live();
     let own = current_netns(&root);
-    let parent = rustix::process::getppid()?.as_raw_nonzero();
-    let its = namespace_inode(&root.link(&format!("/proc/{parent}/ns/net")).ok()?)?;
+    let parent = rustix::process::getppid()?.as_raw_nonzero().get().unsigned_abs();
+    let invoker = invoker(&root, parent);
+    let its = namespace_inode(&root.link(&format!("/proc/{invoker}/ns/net")).ok()?)?;
     own.name.filter(|_| own.inode != Some(its))
+}
+
+/// Programs that stay the parent of the command that they were asked to run.
+const WRAPPERS: [&str; 6] = ["sudo", "doas", "su", "timeout", "time", "watch"];
+/// Ancestors that are looked at: sudo is two processes where it has a terminal of its own (`use_pty`).
+const ANCESTORS: usize = 8;
+
+/// The nearest of this process and its ancestors that is not one of [`WRAPPERS`]; the last that can be read.
+fn invoker(root: &Root, mut pid: u32) -> u32 {
+    for _ in 0..ANCESTORS {
+        let is_wrapper = comm(root, pid).is_ok_and(|name| WRAPPERS.contains(&name.as_str()));
+        let Some(parent) = parent(root, pid).filter(|_| is_wrapper) else { break };
+        pid = parent;
+    }
+    pid
 }
 
 /// The number in `net:[4026531840]`.
@@ -177,6 +194,34 @@ mod tests {
             let error = in_netns(&netns, |_| ()).unwrap_err();
             assert_eq!(error.reason, reason, "{netns:?}");
         }
+    }
+
+    #[test]
+    fn who_runs_a_command_is_behind_what_wraps_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = |pid: u32, comm: &str, parent: u32| {
+            let folder = dir.path().join(format!("proc/{pid}"));
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("comm"), format!("{comm}\n")).unwrap();
+            let status = format!("Name:\t{comm}\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t{parent}\n");
+            std::fs::write(folder.join("status"), status).unwrap();
+        };
+        process(1, "systemd", 0);
+        process(10, "bash", 1);
+        process(11, "sudo", 10);
+        process(12, "sudo", 11);
+        process(13, "timeout", 12);
+        // A name is what the process says of itself: a circle ends.
+        process(20, "sudo", 21);
+        process(21, "su", 20);
+        // The parent of the first process, and one in another PID namespace, is 0.
+        process(30, "sudo", 0);
+        process(31, "sudo", 99);
+        let root = Root::tree(dir.path()).unwrap();
+        for (pid, expected) in [(10, 10), (11, 10), (12, 10), (13, 10), (30, 30), (31, 99)] {
+            assert_eq!(invoker(&root, pid), expected, "{pid}");
+        }
+        assert!([20, 21].contains(&invoker(&root, 20)));
     }
 
     #[test]

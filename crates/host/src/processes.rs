@@ -29,6 +29,13 @@ pub(crate) fn comm(root: &Root, pid: u32) -> Result<String, ReadError> {
     Ok(printable(root.read(&format!("/proc/{pid}/comm"))?.trim_ascii_end()))
 }
 
+/// The parent of a process; `None` if it has exited, is hidden, or has none in the namespace of `/proc`.
+pub(crate) fn parent(root: &Root, pid: u32) -> Option<u32> {
+    let status = root.read(&format!("/proc/{pid}/status")).ok()?;
+    let line = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(b"PPid:"))?;
+    std::str::from_utf8(line).ok()?.trim().parse().ok().filter(|&parent| parent > 0)
+}
+
 /// Where a process or a thread may run, according to `/proc/PID/status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allowed {

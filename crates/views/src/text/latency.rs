@@ -4,7 +4,7 @@
 
 use super::histogram::bars;
 use super::table::{Table, left, right};
-use super::txtime::{findings, scheduled};
+use super::txtime::{self, findings, scheduled};
 use super::units::{percentage, printable, seconds};
 use super::{latency, line};
 use nearpath_trial::background::{BackgroundReport, Protocol};
@@ -23,9 +23,11 @@ const PERCENTILES: [(&str, &str, Option<u8>); 6] = [
 /// The result, and where the time was spent.
 pub fn latencies(report: &LatencyReport, with_histogram: bool, width: Option<usize>) -> String {
     let mut out = String::new();
-    if report.scheduled.is_none() {
-        line!(out, "{}", answer(report));
-    }
+    let answer = match &report.scheduled {
+        Some(its) => txtime::answer(its, report.lost),
+        None => answer(report),
+    };
+    line!(out, "{answer}");
     line!(out, "{}", title(report));
     line!(out, "{}", counts(report));
     line!(out);

@@ -81,6 +81,11 @@ pub(super) struct Latency {
     /// Report progress on standard error after each interval
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = "Measurement")]
     interval: Option<Duration>,
+    #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
+    sockets: Sockets,
+    // Expert options (see help.rs) stand last.
     /// Count answers that take longer as late; also how long to wait for outstanding answers at the end
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
     #[arg(help_heading = "Measurement")]
@@ -96,10 +101,6 @@ pub(super) struct Latency {
     #[arg(value_parser = latency, conflicts_with_all = ["tcp", "ping_pong", "no_split", "histogram"])]
     #[arg(help_heading = "Measurement")]
     txtime: Option<Duration>,
-    #[command(flatten)]
-    load: Load,
-    #[command(flatten)]
-    sockets: Sockets,
 }
 
 impl Latency {

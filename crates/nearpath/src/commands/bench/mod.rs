@@ -67,15 +67,15 @@ struct Sockets {
     /// Run all threads on these CPUs: 2,4-6
     #[arg(long, value_name = "CPULIST", value_parser = cpus)]
     cpus: Option<CpuSet>,
-    /// SO_PRIORITY of sent packets (used by qdiscs and VLAN egress maps)
-    #[arg(long, value_name = "N")]
-    priority: Option<u32>,
     /// DSCP of sent packets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..64))]
     dscp: Option<u8>,
     /// SO_BUSY_POLL: poll the device for this many µs before sleeping
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     busy_poll: Option<u32>,
+    /// SO_PRIORITY of sent packets (used by qdiscs and VLAN egress maps)
+    #[arg(long, value_name = "N")]
+    priority: Option<u32>,
 }
 
 impl Sockets {

@@ -90,15 +90,9 @@ pub(super) struct Paths {
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(SIZE_MIN as i64..=SIZE_MAX as i64))]
     size: u32,
-    /// How long to wait for outstanding answers at the end of a block
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
-    late_after: Duration,
     /// Seed of the random order [default: random, and printed]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
-    #[arg(long, value_name = "FILE")]
-    btf: Option<PathBuf>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -125,6 +119,13 @@ pub(super) struct Paths {
     load_port: u16,
     #[command(flatten)]
     sockets: Sockets,
+    // Expert options (see help.rs) stand last.
+    /// How long to wait for outstanding answers at the end of a block
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
+    late_after: Duration,
+    /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
+    #[arg(long, value_name = "FILE")]
+    btf: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -21,12 +21,12 @@ use std::ffi::OsStr;
 #[derive(Debug, Args)]
 pub(super) struct Misplaced {
     #[command(flatten)]
-    timing: Timing,
-    #[command(flatten)]
     verbose: Verbose,
     /// Print one JSON document, the same as that of 'diagnose'
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    timing: Timing,
 }
 
 impl Misplaced {

@@ -59,9 +59,10 @@ pub struct Apply {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    plan_options: PlanOptions,
-    #[command(flatten)]
     namespace: Namespace,
+    // Expert options (see help.rs) stand last.
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    plan_options: PlanOptions,
 }
 
 impl Apply {

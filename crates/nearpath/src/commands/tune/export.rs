@@ -53,9 +53,10 @@ pub struct ExportArguments {
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
     #[command(flatten)]
-    plan_options: PlanOptions,
-    #[command(flatten)]
     source: Source,
+    // Expert options (see help.rs) stand last.
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    plan_options: PlanOptions,
 }
 
 /// The format names, each with a description.

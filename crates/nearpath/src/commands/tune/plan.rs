@@ -197,15 +197,16 @@ impl ModeName {
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP)]
 pub struct PlanArguments {
-    #[command(flatten)]
-    plan_options: PlanOptions,
-    #[command(flatten)]
-    dpdk: DpdkOptions,
     /// Print one JSON document, the input of 'nearpath tune apply'
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    dpdk: DpdkOptions,
+    #[command(flatten)]
     source: Source,
+    // Expert options (see help.rs) stand last.
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    plan_options: PlanOptions,
 }
 
 impl PlanArguments {
