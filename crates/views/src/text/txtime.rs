@@ -10,30 +10,30 @@ use nearpath_model::{Deviation, Finding, ScheduledTransmission};
 const PERCENTILES: [(&str, &str); 4] =
     [("50", "P50"), ("90", "P90"), ("99", "P99"), ("99.9", "P99.9")];
 
-/// `departures p99 12.3µs after the schedule (NIC); 4 of 12 probes lost, 3 dropped by qdiscs (2 missed their time, 1
-/// invalid)`: by the NIC's timestamps where there are any, else the driver's, else as they arrive. A qdisc may drop a
+/// `departures after the schedule (driver): p50 -4.68ms, max -374µs; 2 of 40 probes lost, 2 dropped by qdiscs (2 missed
+/// their time)`: by the NIC's timestamps where there are any, else the driver's, else as they arrive. A qdisc may drop a
 /// packet without a report: those that are lost are the greater number.
 pub(super) fn answer(its: &ScheduledTransmission, lost: u64) -> String {
     let measured = [
-        (its.departure_hardware.as_ref(), "departures", " (NIC)"),
-        (its.departure.as_ref(), "departures", " (driver)"),
-        (its.arrival.as_ref(), "arrivals", ", beyond the earliest"),
+        (its.departure_hardware.as_ref(), "departures after the schedule (NIC)"),
+        (its.departure.as_ref(), "departures after the schedule (driver)"),
+        (its.arrival.as_ref(), "arrivals after the schedule, beyond the earliest"),
     ];
-    let deviation = measured.into_iter().find_map(|(part, what, by)| {
+    let times = measured.into_iter().find_map(|(part, what)| {
         let part = part.filter(|part| part.count > 0)?;
-        let named = ["99", "50"]
-            .into_iter()
-            .find_map(|name| part.percentiles.get(name).map(|&ns| (format!("p{name}"), ns)));
-        let (name, ns) = named.or_else(|| part.max_ns.map(|ns| ("max".to_owned(), ns)))?;
-        let side = if ns < 0 { "before" } else { "after" };
-        Some(format!("{what} {name} {} {side} the schedule{by}", latency(ns.unsigned_abs())))
+        let percentile = |(name, shown)| {
+            part.percentiles.get(name).map(|&ns| format!("{shown} {}, ", signed(ns)))
+        };
+        let percentiles: String =
+            [("50", "p50"), ("99", "p99")].into_iter().filter_map(percentile).collect();
+        Some(format!("{what}: {percentiles}max {}", signed(part.max_ns?)))
     });
-    let deviation = deviation.unwrap_or_else(|| "no departure was seen".to_owned());
+    let times = times.unwrap_or_else(|| "no departure was seen".to_owned());
     let dropped = match its.dropped() {
         0 => String::new(),
         count => format!(", {count} dropped by qdiscs{}", reasons(its)),
     };
-    format!("{deviation}; {lost} of {} probes lost{dropped}", its.sent)
+    format!("{times}; {lost} of {} probes lost{dropped}", its.sent)
 }
 
 /// The lines about scheduled transmission.
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(lines[0], "scheduled by nic0 with priority 3, handed over 20.0ms ahead");
         assert_eq!(
             answer(&its, 4),
-            "departures p50 7ns before the schedule (driver); 4 of 12 probes lost, 3 dropped by qdiscs (2 missed their \
+            "departures after the schedule (driver): p50 -7ns, max 5.00ms; 4 of 12 probes lost, 3 dropped by qdiscs (2 missed their \
              time, 1 invalid)"
         );
         let none = ScheduledTransmission { sent: 5, ..ScheduledTransmission::default() };
