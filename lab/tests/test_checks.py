@@ -13,7 +13,7 @@ import pytest
 
 from lab import Host
 from lab.fixtures import ci, lab
-from lab.waiting import ended, start_measuring
+from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
 from .steering import take_interrupts
@@ -84,7 +84,8 @@ def diagnosed(host: Host, seconds: int = 1) -> list[dict[str, Any]]:
 
 def commands(text: str, check: str) -> list[str]:
     """The commands that fix what a check found, as `-v` prints them; alternatives are left out."""
-    (_, after) = text.split(f"[{check}]\n", 1)
+    # The first one of a warning is in the answer above all findings.
+    (_, after) = text.rsplit(f"[{check}]\n", 1)
     lines = re.findall(r"^ +fix: +(.*)$", after.split("\n\n", 1)[0], re.MULTILINE)
     return [line.split("    (was")[0] for line in lines]
 
@@ -207,3 +208,53 @@ def test_isolated_cpus_are_kept_free(host: Host) -> None:
     assert "isolated_housekeeping" not in {f["check"] for f in diagnosed(host)}
     for irq in host.check("grep nic0- /proc/interrupts | cut -d : -f 1").split():
         assert int(host.read(f"/proc/irq/{irq}/effective_affinity_list")) not in (isolated, boot_cpu)
+
+
+# Fills memory with small pages, frees every other one, and asks for huge pages until it is killed: each needs memory to
+# be compacted. Arguments: MiB to fill.
+FRAGMENTS = """
+import mmap, sys, time
+def mapped(mib):
+    return mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+small = mapped(int(sys.argv[1]))
+small.madvise(mmap.MADV_NOHUGEPAGE)
+for page in range(0, len(small), 4096):
+    small[page] = 1
+for page in range(0, len(small), 8192):
+    small.madvise(mmap.MADV_DONTNEED, page, 4096)
+print("fragmented", flush=True)
+while True:
+    large = mapped(96)
+    for page in range(0, len(large), 2 << 20):
+        large[page] = 1
+    large.close()
+    time.sleep(0.05)
+"""
+
+
+@lab(topology=TWO_NODES, nics=IGB)
+def test_tasks_that_wait_for_compaction_are_named_until_they_do_not(host: Host) -> None:
+    folder = "/sys/kernel/mm/transparent_hugepage"
+    host.check(f"echo always >{folder}/enabled && echo always >{folder}/defrag")
+    free_mib = int(re.findall(r"MemFree: +(\d+)", host.check("cat /proc/meminfo"))[0]) // 1024
+    host.start(f"exec python3 -c '{FRAGMENTS}' {free_mib - 40} >/tmp/fragments")
+    wait_until(lambda: host.run("grep -q fragmented /tmp/fragments").status == 0, "memory is fragmented")
+
+    def stalls() -> int:
+        return int(re.findall(r"^compact_stall (\d+)", host.check("cat /proc/vmstat"), re.MULTILINE)[0])
+
+    def found() -> list[dict[str, Any]]:
+        return [finding for finding in diagnosed(host, 4) if finding["check"] == "compaction_stalls"]
+
+    before = stalls()
+    (finding,) = found()
+    said = int(re.findall(r"tasks waited (\d+) time", finding["title"])[0])
+    assert 0 < said <= stalls() - before, (said, before, stalls(), finding)
+    text = host.run("nearpath diagnose --measure tcp --for 4s -v").out
+    fixes = commands(text, "compaction_stalls")
+    assert [folder in fix for fix in fixes] == [True], text
+    host.check(["bash", "-c", fixes[0]])
+    assert "[defer+madvise]" in host.check(f"cat {folder}/defrag")
+    # One that has begun may still end.
+    before = stalls()
+    assert found() == [] or stalls() - before <= 1

@@ -17,6 +17,8 @@ from lab.vms import Ended, pass_through, send, start_vm_on_device
 from lab.waiting import ended, start_measuring
 
 from .hosts import TWO_NODES
+from .show import cpus
+from .test_checks import commands, diagnosed
 from .test_vm_late import SLOW, limit_cpu_time, start_hog
 
 E1000E = (Nic("e1000e"), Nic("e1000e"))
@@ -109,6 +111,34 @@ def test_interrupts_of_a_device_are_followed_into_the_guest(host: Host) -> None:
     print(f"interrupt to entry: trace {entered:.0f} ns, nearpath {told} ns")
     # A bucket is 4.4% wide, and programs run between the events: more than 10 µs where emulation takes milliseconds.
     assert abs(entered - told) < max(10_000, 0.15 * entered), (entered, told)
+
+
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=E1000E, iommu=True)
+def test_interrupts_off_the_node_of_the_vcpus_are_found_and_moved(host: Host) -> None:
+    """Each way round: the finding's own command ends it, and it is not there before."""
+    device = pass_through(host, "nic0")
+    vm = start_vm_on_device(host, device, "-c", str(VCPU_CPU))
+    irq, _ = interrupt_of(host, device)
+    affinity = f"/proc/irq/{irq}/smp_affinity_list"
+
+    def titles() -> list[str]:
+        # An interrupt moves when it comes the next time.
+        send(host, 20, 20)
+        return [f["title"] for f in diagnosed(host) if f["check"] == "vm_device_irqs"]
+
+    host.write(affinity, str(VCPU_CPU + 1).encode())
+    assert titles() == []
+    host.write(affinity, str(IRQ_CPU).encode())
+    assert titles() == [f"tinyvm ({vm.pid}): 1 interrupt of its devices off the node of its vCPUs"]
+    fixes = commands(host.run("nearpath diagnose --measure tcp --for 1s -v").out, "vm_device_irqs")
+    assert [affinity in fix for fix in fixes] == [True], fixes
+    host.check(["bash", "-c", fixes[0]])
+    assert cpus(host.check(["cat", affinity]).strip()) <= set(TWO_NODES.cpus_of(1))
+    assert titles() == []
+    # The same with the vCPU on the other node.
+    thread = host.check(f"grep -l KVM /proc/{vm.pid}/task/*/comm").split("/")[-2]
+    host.check(["taskset", "-p", "-c", str(IRQ_CPU), thread])
+    assert titles() == [f"tinyvm ({vm.pid}): 1 interrupt of its devices off the node of its vCPUs"]
 
 
 @lab(kernels=("6.12",), topology=TWO_NODES, nics=E1000E, iommu=True, parameters=("threadirqs",))
