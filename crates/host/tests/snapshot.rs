@@ -149,6 +149,39 @@ fn unread_files_are_not_reported_as_absent() {
     assert!(root.read("/sys/class/net/eth7/mtu").unwrap_err().absent);
 }
 
+/// A process ends between two looks at its folder; whatever is asked later is answered as it was then.
+#[test]
+fn what_vanishes_while_it_is_read_is_absent_in_the_snapshot_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    machine(&tree);
+    let process = tree.join("proc/77");
+    fs::create_dir_all(process.join("fd")).unwrap();
+    fs::write(process.join("comm"), "x\n").unwrap();
+    symlink("socket:[5]", process.join("fd/3")).unwrap();
+    let recording = Root::tree(&tree).unwrap().recording();
+    recording.list("/proc").unwrap();
+    for path in ["/proc/77/fd", "/proc/77/comm"] {
+        recording.resolve(path).unwrap();
+    }
+    fs::remove_dir_all(&process).unwrap();
+    let asked = |root: &Root| {
+        let of_folder = root.list("/proc/77/fd").map(|entries| entries.len());
+        (
+            of_folder,
+            root.read("/proc/77/comm"),
+            root.link("/proc/77/fd/3"),
+            root.list("/proc/77/task").is_ok(),
+        )
+    };
+    let then = asked(&recording);
+    assert!(then.0.as_ref().is_err_and(|error| error.absent), "{then:?}");
+    assert!(then.1.as_ref().is_err_and(|error| error.absent), "{then:?}");
+    let file = dir.path().join("machine.tar.zst");
+    recording.save(&file).unwrap();
+    assert_eq!(asked(&Root::snapshot(&file).unwrap()), then);
+}
+
 #[test]
 fn a_snapshot_is_private_and_replaces_a_link() {
     let dir = tempfile::tempdir().unwrap();

@@ -67,18 +67,18 @@ impl Manifest {
         }
     }
 
-    /// The error for a path that could not be read.
-    pub fn refusal(&self, path: &str) -> Option<Fault> {
-        self.refused.get(path).map(|reason| Fault::new(reason.clone()))
+    /// The error for a path that could not be read, or was not there when it was read.
+    pub fn known_fault(&self, path: &str) -> Option<Fault> {
+        match self.refused.get(path) {
+            Some(reason) => Some(Fault::new(reason.clone())),
+            None => self.absent.contains(path).then(|| Errno::NOENT.into()),
+        }
     }
 
     /// The error for a path that is not in the snapshot.
     pub fn fault(&self, path: &str) -> Fault {
-        match self.refusal(path) {
-            Some(fault) => fault,
-            None if self.absent.contains(path) => Errno::NOENT.into(),
-            None => Fault::new("was not read when the snapshot was made"),
-        }
+        self.known_fault(path)
+            .unwrap_or_else(|| Fault::new("was not read when the snapshot was made"))
     }
 
     /// The kind of entry at a path that is not in the snapshot, as far as known.

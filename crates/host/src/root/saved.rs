@@ -64,7 +64,8 @@ impl Saved {
     pub fn list(&self, path: &str) -> Result<Vec<Entry>, Fault> {
         let Some(manifest) = &self.manifest else { return self.store.list(path) };
         let path = walk(path, true, |at| self.look(at))?;
-        if let Some(fault) = manifest.refusal(&path) {
+        // It may have vanished before it was listed: the folder of a process that has ended.
+        if let Some(fault) = manifest.known_fault(&path) {
             return Err(fault);
         }
         match self.store.list(&path) {
