@@ -245,7 +245,11 @@ fn each_group_has_its_packets() {
             let mut found: Vec<(String, Distances, Distances)> =
                 m.groups.iter().map(|group| (group.name.clone(), group.rx, group.tx)).collect();
             found.sort_by(|a, b| a.0.cmp(&b.0));
-            if found == expected { Ok(()) } else { Err(format!("not {expected:?}: {m:#?}")) }
+            if found == expected {
+                Ok(())
+            } else {
+                Err(format!("{found:?}, not {expected:?}: {m:#?}"))
+            }
         });
     }
     until_exact(|| {
