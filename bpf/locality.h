@@ -49,7 +49,8 @@ struct socket {
 	u64 sk;
 	u64 next; /* tag of the datagram that the next receive call takes, or 0 */
 	u32 send_cpu; /* the CPU, plus 1, that last gave it data to send, or 0 */
-	u32 unused;
+	u32 early_cpu; /* the CPU, plus 1, of a receive call that returned before its datagram was signalled, or 0 */
+	u64 fence; /* only added to, and not 0 if datagrams were signalled */
 };
 
 #include "skb_track.bpf.h"
@@ -162,14 +163,13 @@ __noinline int count_in_group(u64 group, u32 transmit, u32 index)
 	return 0;
 }
 
-/* The group of a packet: known since its start or, if it was received, the task that takes it. */
-static __always_inline void let_go_in_group(struct packet *p, struct cpu *cpu, u32 transmit, u32 index,
-					    bool drop)
+/* The group of a packet: known since its start or, if it was received, the process that takes it. */
+static __always_inline void let_go_in_group(struct packet *p, u64 process, u32 transmit, u32 index)
 {
 	u64 *group;
 
 	if (BY_PROCESS && !transmit) {
-		count_in_group(drop || cpu->serving ? NO_PROCESS : group_of_current(), transmit, index);
+		count_in_group(process, transmit, index);
 		return;
 	}
 	group = packet_group(p->tag);
@@ -177,8 +177,8 @@ static __always_inline void let_go_in_group(struct packet *p, struct cpu *cpu, u
 		count_in_group(*group, transmit, index);
 }
 
-/* A counted packet is freed here. */
-static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
+/* A counted packet is freed on a CPU; `process` is the group of what takes it, if packets are split by process. */
+static __always_inline void let_go_on(struct packet *p, struct cpu *cpu, u32 on, u64 process, bool drop)
 {
 	u32 transmit = p->state == PACKET_TX, number = p->cpu, index;
 	struct cpu *from = bpf_map_lookup_elem(&cpus, &number);
@@ -187,7 +187,7 @@ static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 
 	if (!from || !c)
 		return;
-	index = number == bpf_get_smp_processor_id() ? SAME_CPU : distance(from, cpu);
+	index = number == on ? SAME_CPU : distance(from, cpu);
 	if (transmit)
 		__sync_fetch_and_add(&c->tx[index], 1);
 	else
@@ -195,7 +195,7 @@ static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 	if (drop)
 		__sync_fetch_and_add(&c->dropped, 1);
 	if (per)
-		let_go_in_group(p, cpu, transmit, index, drop);
+		let_go_in_group(p, process, transmit, index);
 	free_slot(p);
 	if (index == SAME_CPU && !all_cpu_pairs)
 		return;
@@ -203,6 +203,16 @@ static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
 	pair = bpf_map_lookup_elem(&cpu_pairs, &index);
 	if (pair)
 		__sync_fetch_and_add(pair, 1);
+}
+
+/* A counted packet is freed here. */
+static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
+{
+	u64 process = NO_PROCESS;
+
+	if (BY_PROCESS && p->state != PACKET_TX && !drop && !cpu->serving)
+		process = group_of_current();
+	let_go_on(p, cpu, bpf_get_smp_processor_id(), process, drop);
 }
 
 /*

@@ -104,9 +104,49 @@ static __always_inline struct socket *socket_of(u64 sk)
 	if (s && s->sk != sk) {
 		s->sk = sk;
 		s->next = 0;
-		s->send_cpu = 0;
+		s->send_cpu = s->early_cpu = 0;
+		s->fence = 0;
 	}
 	return s;
+}
+
+/*
+ * Full barrier on x86: stores to the socket are visible to other CPUs before the following loads. (Not on
+ * arm64, where an end may be missed.)
+ */
+static __always_inline void fence(struct socket *s)
+{
+	__sync_fetch_and_add(&s->fence, 1);
+}
+
+/*
+ * A datagram is signalled, `p` if it is followed. The next receive call takes the first in the queue. One that
+ * is in no queue any more was taken by a fast reader: its call is about to return and ends it then, or has
+ * returned and has left its CPU here.
+ */
+static __always_inline void signal_datagram(struct socket *s, struct packet *p, struct sock *sk, const bool direct)
+{
+	u64 tag = p ? p->tag : 0;
+	u32 number;
+
+	if (!s->next) {
+		u64 next = p && !is_queued(tag) ? 0 : next_datagram(sk, direct);
+
+		/* None: it has been taken since. */
+		s->next = next ?: tag;
+	}
+	/* sock_recv does this in the opposite order. */
+	fence(s);
+	number = s->early_cpu - 1;
+	if (p && s->early_cpu && !is_queued(tag)) {
+		struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
+
+		if (s->next == tag)
+			s->next = next_datagram(sk, direct);
+		if (cpu)
+			let_go_on(p, cpu, number, BY_PROCESS ? group_of_owner(s->sk) : NO_PROCESS, false);
+	}
+	s->early_cpu = 0;
 }
 
 static __always_inline bool awaits_delivery(u64 tag, u32 number)
@@ -118,8 +158,7 @@ static __always_inline bool awaits_delivery(u64 tag, u32 number)
 
 /*
  * The socket has data. TCP: the packet that the CPU is processing was freed if its data was merged into an
- * earlier one. UDP: the next receive call takes the first in the queue; if the queue is empty, a fast reader
- * has already taken the one being signalled.
+ * earlier one.
  */
 PROBE(sk_data_ready, "sk_data_ready")
 {
@@ -146,10 +185,8 @@ PROBE(sk_data_ready, "sk_data_ready")
 		if (p)
 			p->progress = IN_SOCKET;
 		s = socket_of(address);
-		if (s && !s->next)
-			s->next = next_datagram(sk, direct);
-		if (s && !s->next && p)
-			s->next = p->tag;
+		if (s)
+			signal_datagram(s, p, sk, direct);
 	}
 	cpu->packet = 0;
 }
@@ -172,16 +209,27 @@ PROBE(sock_recv, "sock_recv_length")
 	u64 address = address_of(ctx[0]);
 	struct socket *s = socket_slot(address);
 	struct cpu *cpu = this_cpu();
+	u32 number = bpf_get_smp_processor_id();
 	struct packet *p;
+	u64 next;
 
 	if (BY_PROCESS)
 		note_owner(address);
-	if (exact || !cpu || !s || s->sk != address || !s->next || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
+	if (exact || !cpu || !s || s->sk != address || !s->fence || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
 		return;
-	p = received(s->next);
-	if (p)
-		let_go(p, cpu, false);
-	s->next = next_datagram(sk, direct);
+	if (!s->next) {
+		s->early_cpu = number + 1;
+	} else {
+		p = received(s->next);
+		if (p)
+			let_go(p, cpu, false);
+		s->next = 0;
+	}
+	/* One that is signalled from here on is noted there, one before is in the queue. */
+	fence(s);
+	next = next_datagram(sk, direct);
+	if (next)
+		s->next = next;
 }
 
 /* Data is passed to a TCP socket; TCP decides when it is sent. */

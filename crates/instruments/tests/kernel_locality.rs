@@ -8,10 +8,13 @@ use nearpath_instruments::locality::{Options, PacketLocality};
 use nearpath_instruments::{Filter, Grouping, Instrument, Sort};
 use nearpath_model::locality::{Distances, Locality, LocalityGroup};
 use nearpath_model::{Direction, Per, Protocol};
+use nearpath_testing::calls::Calls;
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::num::NonZeroU32;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread;
 
 const DATAGRAMS: u64 = 500;
@@ -112,6 +115,55 @@ fn datagrams_are_freed_where_their_reader_is() {
     until_exact(|| {
         let m = measure(&filter, || send_and_read(&sockets, OTHER_CPU));
         exactly(&m, on_two_nodes(DATAGRAMS), sent)
+    });
+}
+
+/// A reader that polls takes a datagram before its socket has signalled it, and may return before that, too. The kernel's
+/// own count says how many were read.
+#[test]
+fn a_reader_that_polls_ends_its_datagrams() {
+    if !can_run() || !has_two_cpus() {
+        return;
+    }
+    const SENT: u64 = 100 * DATAGRAMS;
+    let pair = VethPair::new(1).unwrap();
+    let (client, server) = acquainted_pair(&pair, false);
+    let filter = to_port(Protocol::Udp, server.local_addr().unwrap().port());
+    server.set_nonblocking(true).unwrap();
+    let taken = AtomicU64::new(0);
+    let poll = || {
+        pin(OTHER_CPU);
+        while taken.load(Acquire) < SENT {
+            if server.recv(&mut [0; 16]).is_ok() {
+                taken.fetch_add(1, Release);
+            }
+        }
+    };
+    // One at a time: none is dropped as the buffer is full.
+    let send = || {
+        pin(CPU);
+        for sent in 0..SENT {
+            while taken.load(Acquire) < sent {
+                std::hint::spin_loop();
+            }
+            client.send(b"datagram").unwrap();
+        }
+    };
+    nearpath_testing::up_to(3, || {
+        let mut read = Calls::begin("sock/sock_recv_length", "protocol == 17 && ret == 8")
+            .map_err(|error| error.to_string())?;
+        taken.store(0, Release);
+        let m = measure(&filter, || {
+            thread::scope(|scope| {
+                scope.spawn(poll);
+                scope.spawn(send);
+            });
+        });
+        let read = read.count().map_err(|error| error.to_string())?;
+        match m.rx.other_node {
+            ended if ended <= SENT && ended + SENT / 10_000 >= SENT => Ok(()),
+            ended => Err(format!("{ended} of {SENT} ended, the kernel counted {read}: {m:?}")),
+        }
     });
 }
 

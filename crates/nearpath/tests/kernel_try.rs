@@ -289,25 +289,46 @@ fn threads_named(name: &str) -> Vec<u32> {
     tids.filter(is_named).collect()
 }
 
-/// Takes CPU 0 from all but real-time threads while one of these threads may only run there. Returns how often in vain:
-/// where other tasks starve, too, the kernel gives them all 50 ms of each second (`fair_server`, kernel/sched/deadline.c,
-/// Linux 6.12 and newer), in which the threads read what has come.
-fn hog(readers: &[u32], ended: &Receiver<()>) -> u64 {
-    let cpu = CpuSet::from_list("0").unwrap();
-    nearpath_trial::affinity::pin(&cpu).unwrap();
+/// The calling thread runs on this CPU only, before all but real-time threads.
+fn run_first_on(cpu: &str) {
+    nearpath_trial::affinity::pin(&CpuSet::from_list(cpu).unwrap()).unwrap();
     let priority = libc::sched_param { sched_priority: 10 };
     // SAFETY: the structure outlives the call.
     assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) }, 0);
-    let mut in_vain = 0;
+}
+
+/// Whether one of these threads may run on CPU 0 alone.
+fn are_moved(readers: &[u32]) -> bool {
+    readers.iter().any(|tid| cpus_of(*tid).as_deref() == Some("0"))
+}
+
+/// Takes CPU 0 from all but real-time threads while one of these threads may only run there.
+fn hog(readers: &[u32], ended: &Receiver<()>) {
+    run_first_on("0");
     while ended.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
-        let (before, mut came) = (ran_ns(readers), false);
-        while readers.iter().any(|tid| cpus_of(*tid).as_deref() == Some("0")) {
-            came = true;
+        while are_moved(readers) {
             std::hint::spin_loop();
         }
-        in_vain += u64::from(came && ran_ns(readers) - before > 1_000_000);
     }
-    in_vain
+}
+
+/// How often CPU 0 is taken in vain: where other tasks starve, too, the kernel gives them all 50 ms of each second
+/// (`fair_server`, kernel/sched/deadline.c, Linux 6.12 and newer), in which the threads read what has come; and what
+/// hogs it may itself wait for a lock of one that starves.
+fn in_vain(readers: &[u32], ended: &Receiver<()>) -> u64 {
+    run_first_on("1");
+    let (mut count, mut since) = (0, None);
+    while ended.recv_timeout(Duration::from_millis(1)) == Err(RecvTimeoutError::Timeout) {
+        match (are_moved(readers), since) {
+            (true, None) => since = Some(ran_ns(readers)),
+            (false, Some(before)) => {
+                count += u64::from(ran_ns(readers) - before > 1_000_000);
+                since = None;
+            }
+            _ => {}
+        }
+    }
+    count
 }
 
 /// The CPU time of threads (Documentation/scheduler/sched-stats.rst), in ns.
@@ -325,9 +346,10 @@ fn a_harmful_plan_stops_within_three_blocks_and_leaves_the_host_as_it_was() {
     let readers = threads_named("server-udp");
     let [reader, ..] = readers[..] else { panic!("no reader: {readers:?}") };
     let before = cpus_of(reader).unwrap();
-    let (end, ended) = channel::<()>();
-    let of_hog = readers.clone();
+    let ((end, ended), (end_count, count_ended)) = (channel::<()>(), channel::<()>());
+    let (of_hog, of_count) = (readers.clone(), readers.clone());
     let hogging = thread::spawn(move || hog(&of_hog, &ended));
+    let counting = thread::spawn(move || in_vain(&of_count, &count_ended));
     // Onto a CPU where it gets no time.
     let change = |&tid: &u32| {
         let thread = find_thread(&Root::live(), std::process::id(), tid).unwrap();
@@ -344,8 +366,9 @@ fn a_harmful_plan_stops_within_three_blocks_and_leaves_the_host_as_it_was() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() { Ok(document(&output)) } else { Err(said) }
     });
-    drop(end);
-    let in_vain = hogging.join().unwrap();
+    drop((end, end_count));
+    hogging.join().unwrap();
+    let in_vain = counting.join().unwrap();
     assert_eq!((&report["verdict"], &report["kept"]), (&json!("worse"), &json!(false)), "{report}");
     let blocks = report["stopped"]["blocks_with"].as_u64().unwrap();
     assert!((1..=3 + in_vain).contains(&blocks), "{in_vain} in vain: {report}");
