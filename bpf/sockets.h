@@ -18,18 +18,21 @@ static __always_inline bool has_tcp_data(struct sk_buff *skb, const bool direct)
 	return bpf_probe_read_kernel(seq, sizeof(seq), &skb->cb) || seq[0] != seq[1];
 }
 
-/* What the next receive call takes: the head of the reader's queue, else of the shared one. */
+/*
+ * What the next receive call takes: the head of the reader's queue, else of the shared one. A reader moves what is
+ * shared to its own queue meanwhile: the shared one is looked at first, so that it is seen in one of the two.
+ */
 static __always_inline u64 next_datagram(struct sock *sk, const bool direct)
 {
 	struct udp_sock *udp = (struct udp_sock *)sk;
 	u64 address = address_of((u64)sk);
-	u64 head = address_of((u64)BPF_CORE_READ(udp, reader_queue.next));
+	u64 shared = address_of((u64)GET(direct, sk, sk_receive_queue.next));
+	u64 own = address_of((u64)BPF_CORE_READ(udp, reader_queue.next));
 
 	/* An empty queue points to itself. */
-	if (head != address + bpf_core_field_offset(udp->reader_queue))
-		return head;
-	head = address_of((u64)GET(direct, sk, sk_receive_queue.next));
-	return head == address + bpf_core_field_offset(sk->sk_receive_queue) ? 0 : head;
+	if (own != address + bpf_core_field_offset(udp->reader_queue))
+		return own;
+	return shared == address + bpf_core_field_offset(sk->sk_receive_queue) ? 0 : shared;
 }
 
 /*
