@@ -49,8 +49,11 @@ struct socket {
 	u64 next; /* tag of the packet that the next receive call takes, or 0 */
 	u64 next_ns; /* when it was seen in the queue */
 	u64 taken; /* tag of the packet that the receive call in progress has taken, or 0 if unknown */
-	u64 returned_ns; /* when a receive call last returned */
-	u64 fence; /* used only as a memory barrier; the value has no meaning */
+	/* Where and when a receive call last returned; written only there, also if the socket has no slot yet. */
+	u64 returned_sk;
+	u64 returned_ns;
+	u64 looked_ns; /* the same, once it has claimed what it took */
+	u64 fence; /* see fence() */
 };
 
 /*

@@ -50,7 +50,8 @@ struct socket {
 	u64 next; /* tag of the datagram that the next receive call takes, or 0 */
 	u32 send_cpu; /* the CPU, plus 1, that last gave it data to send, or 0 */
 	u32 early_cpu; /* the CPU, plus 1, of a receive call that returned before its datagram was signalled, or 0 */
-	u64 fence; /* only added to, and not 0 if datagrams were signalled */
+	u64 early_sk; /* its socket, which may not have a slot yet */
+	u64 fence; /* see fence() */
 };
 
 #include "skb_track.bpf.h"

@@ -104,19 +104,9 @@ static __always_inline struct socket *socket_of(u64 sk)
 	if (s && s->sk != sk) {
 		s->sk = sk;
 		s->next = 0;
-		s->send_cpu = s->early_cpu = 0;
-		s->fence = 0;
+		s->send_cpu = 0;
 	}
 	return s;
-}
-
-/*
- * Full barrier on x86: stores to the socket are visible to other CPUs before the following loads. (Not on
- * arm64, where an end may be missed.)
- */
-static __always_inline void fence(struct socket *s)
-{
-	__sync_fetch_and_add(&s->fence, 1);
 }
 
 /*
@@ -136,9 +126,9 @@ static __always_inline void signal_datagram(struct socket *s, struct packet *p, 
 		s->next = next ?: tag;
 	}
 	/* sock_recv does this in the opposite order. */
-	fence(s);
+	fence(&s->fence);
 	number = s->early_cpu - 1;
-	if (p && s->early_cpu && !is_queued(tag)) {
+	if (p && s->early_sk == s->sk && s->early_cpu && !is_queued(tag)) {
 		struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
 
 		if (s->next == tag)
@@ -215,10 +205,12 @@ PROBE(sock_recv, "sock_recv_length")
 
 	if (BY_PROCESS)
 		note_owner(address);
-	if (exact || !cpu || !s || s->sk != address || !s->fence || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
+	if (exact || !cpu || !s || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK ||
+	    GET(direct, sk, sk_protocol) != IPPROTO_UDP)
 		return;
-	if (!s->next) {
+	if (s->sk != address || !s->next) {
 		s->early_cpu = number + 1;
+		s->early_sk = address;
 	} else {
 		p = received(s->next);
 		if (p)
@@ -226,7 +218,9 @@ PROBE(sock_recv, "sock_recv_length")
 		s->next = 0;
 	}
 	/* One that is signalled from here on is noted there, one before is in the queue. */
-	fence(s);
+	fence(&s->fence);
+	if (s->sk != address)
+		return;
 	next = next_datagram(sk, direct);
 	if (next)
 		s->next = next;

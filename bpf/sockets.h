@@ -46,6 +46,15 @@ static __always_inline bool is_queued(u64 tag)
 	return BPF_CORE_READ(skb, prev);
 }
 
+/*
+ * Full barrier on x86: stores before it are visible to other CPUs before the loads after it. (Not on arm64, where
+ * the end of a datagram may be missed.) The word is only added to; its value has no meaning.
+ */
+static __always_inline void fence(u64 *word)
+{
+	__sync_fetch_and_add(word, 1);
+}
+
 /* A socket of a protocol in which packets end; not that of a tap or of an OVS upcall. */
 static __always_inline bool is_internet(struct sock *sk, const bool direct)
 {

@@ -48,9 +48,34 @@ static __always_inline struct socket *socket_of(struct sock *sk)
 
 	if (s && s->sk != address) {
 		s->sk = address;
-		s->next = s->taken = s->returned_ns = 0;
+		s->next = s->taken = 0;
 	}
 	return s;
+}
+
+/* Reads of a word, at most: less than a microsecond. */
+#define LOOKS_MAX 512
+
+/* When a receive call from the socket last returned, or 0 if unknown. */
+static __always_inline u64 returned_ns(struct socket *s, u64 address)
+{
+	return s->returned_sk == address ? s->returned_ns : 0;
+}
+
+/*
+ * The receive call that returns on another CPU is about to claim what it took, some instructions later. (Without
+ * an atomic exchange, which Linux has for programs from 5.12 on, two CPUs cannot agree on who does without waiting.)
+ * Returns whether it has.
+ */
+static __always_inline bool await_look(struct socket *s)
+{
+	volatile u64 *returned = &s->returned_ns, *looked = &s->looked_ns;
+
+	for (u32 i = 0; i < LOOKS_MAX; i++) {
+		if (*looked >= *returned)
+			return true;
+	}
+	return false;
 }
 
 /* Records what the next receive call takes; nothing if the queue is empty, as another CPU may be recording one. */
@@ -68,15 +93,6 @@ static __always_inline void see_next(struct socket *s, struct sock *sk, const bo
 }
 
 /*
- * Full barrier on x86: stores to the socket are visible to other CPUs before the following loads. (Not on
- * arm64, where an end may be missed.)
- */
-static __always_inline void fence(struct socket *s)
-{
-	__sync_fetch_and_add(&s->fence, 1);
-}
-
-/*
  * The socket has signalled a datagram that was received at received_ns. If it is no longer in a queue, a reader
  * was faster; if the reader's call has also returned, the path ends here. Returns whether it does.
  */
@@ -84,6 +100,7 @@ static __always_inline bool queue_datagram(struct packet *p, struct sock *sk, u6
 					   u64 received_ns, const bool direct)
 {
 	struct socket *s = socket_of(sk);
+	u64 address = address_of((u64)sk);
 
 	if (!s || p->tag != tag || s->next == tag)
 		return false;
@@ -91,16 +108,16 @@ static __always_inline bool queue_datagram(struct packet *p, struct sock *sk, u6
 		see_next(s, sk, direct);
 	if (is_queued(tag))
 		return false;
-	if (s->returned_ns <= received_ns) {
-		s->taken = tag;
-		/* sock_recv does this in the opposite order, so one of the two sees the other. */
-		fence(s);
-		if (s->returned_ns <= received_ns)
-			return false;
-		/* If both do, sock_recv has ended the path already, or sees that it need not. */
+	s->taken = tag;
+	/* sock_recv does this in the opposite order, so one of the two sees the other, or each does. */
+	fence(&s->fence);
+	if (returned_ns(s, address) <= received_ns)
+		return false;
+	/* It has ended the path if it saw that this datagram was taken. */
+	if (!await_look(s))
+		return false;
+	if (s->taken == tag)
 		s->taken = 0;
-		fence(s);
-	}
 	if (s->next == tag)
 		s->next = 0;
 	return p->tag == tag && p->state == PACKET_RX;
@@ -389,11 +406,10 @@ PROBE_FUNCTION(consume_udp, "skb_consume_udp")
 /*
  * The datagram with which a receive call returns leaves its slot, if it is known. This is done first, as
  * another CPU may be about to signal or free it, or to send a packet that reuses its address. freed_ns is its
- * last stage when it was freed, or 0; before_ns is when the previous call returned; is_taken whether its socket
- * signalled that it was taken. Returns whether there is one.
+ * last stage when it was freed, or 0; before_ns is when the previous call returned. Returns whether there is one.
  */
 static __always_inline bool claim_datagram(struct packet *datagram, struct socket *s, u64 tag, u64 freed_ns,
-					  u64 before_ns, bool is_taken)
+					  u64 before_ns)
 {
 	struct replaced *r = replaced_slot(tag);
 	struct packet *p = packet_slot(tag);
@@ -414,13 +430,8 @@ static __always_inline bool claim_datagram(struct packet *datagram, struct socke
 	if (!delivered(p) && (freed_ns ? p->last_ns > freed_ns : !in_stack(p) || p->last_ns > s->next_ns))
 		return false;
 	p->state = PACKET_FREE;
-	if (is_taken) {
-		fence(s);
-		/* queue_datagram has seen that the call returned. */
-		if (!s->taken)
-			return false;
-	}
 	barrier();
+	s->looked_ns = s->returned_ns;
 	*datagram = *p;
 	p->tag = 0;
 	return true;
@@ -453,9 +464,9 @@ PROBE(sock_recv, "sock_recv_length")
 	struct task *task = task_slot(pid);
 	struct socket *s = socket_slot(address);
 	struct cpu *cpu = this_cpu();
-	u64 tag, freed, taken = 0, before, now;
+	u64 tag, freed, before, now;
+	bool is_claimed;
 	struct packet datagram;
-	bool known;
 
 	if (!cpu || !task || !s)
 		return;
@@ -477,21 +488,25 @@ PROBE(sock_recv, "sock_recv_length")
 	}
 	if ((s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK)
 		return;
-	/* A reader may be faster than the socket's signal for its first datagram. */
-	known = s->sk == address;
-	if (!known && !freed)
+	if (!freed && s->sk != address && GET(direct, sk, sk_protocol) != IPPROTO_UDP)
 		return;
-	note_reader();
 	now = bpf_ktime_get_ns();
 	tag = freed;
-	before = s->returned_ns;
+	before = returned_ns(s, address);
 	if (!freed) {
+		/* Also for a socket without a slot: a reader may be faster than the signal for its first datagram. */
 		s->returned_ns = now;
-		fence(s);
-		taken = s->taken;
-		tag = taken ? taken : s->next;
+		s->returned_sk = address;
+		fence(&s->fence);
+		tag = s->sk != address ? 0 : s->taken ?: s->next;
 	}
-	if (tag && claim_datagram(&datagram, s, tag, freed ? task->datagram_ns : 0, before, taken)) {
+	is_claimed = tag && claim_datagram(&datagram, s, tag, freed ? task->datagram_ns : 0, before);
+	barrier();
+	s->looked_ns = s->returned_ns;
+	if (s->sk != address && !is_claimed)
+		return;
+	note_reader();
+	if (is_claimed) {
 		pass(&datagram, cpu, bpf_get_smp_processor_id(), RX_SOCK_RECV, now);
 		if (datagram.tag) {
 			TAKEN_BY(&datagram, BY_PROCESS ? group_of_current() : NO_GROUP);
@@ -500,7 +515,7 @@ PROBE(sock_recv, "sock_recv_length")
 		end_path(&datagram, PATH_RECEIVE);
 		COUNT(cpu, completed);
 	}
-	if (known) {
+	if (s->sk == address) {
 		s->next = s->taken = 0;
 		barrier();
 		see_next(s, sk, direct);

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{acquainted_pair, can_run, each_cpu_a_node, has_two_cpus, pin, until_exact};
+use common::{
+    SOCKETS, acquainted_pair, can_run, each_cpu_a_node, has_two_cpus, one_each, pin, until_exact,
+};
 use nearpath_instruments::locality::{Options, PacketLocality};
 use nearpath_instruments::{Filter, Grouping, Instrument, Sort};
 use nearpath_model::locality::{Distances, Locality, LocalityGroup};
@@ -164,6 +166,24 @@ fn a_reader_that_polls_ends_its_datagrams() {
             ended if ended <= SENT && ended + SENT / 10_000 >= SENT => Ok(()),
             ended => Err(format!("{ended} of {SENT} ended, the kernel counted {read}: {m:?}")),
         }
+    });
+}
+
+#[test]
+fn the_first_datagram_of_each_socket_ends() {
+    if !can_run() || !has_two_cpus() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    acquainted_pair(&pair, false);
+    let netns = u32::try_from(pair.inode(Side::Server).unwrap()).unwrap();
+    let (protocol, direction) = (Some(Protocol::Udp), Some(Direction::Rx));
+    let filter = Filter { protocol, direction, netns: Some(netns), ..Filter::default() };
+    let send = one_each(&pair);
+    until_exact(|| {
+        let m = measure(&filter, &send);
+        let right = on_two_nodes(SOCKETS);
+        if m.rx == right { Ok(()) } else { Err(format!("{m:?}")) }
     });
 }
 

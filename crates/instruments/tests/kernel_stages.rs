@@ -4,8 +4,8 @@
 mod common;
 
 use common::{
-    acquainted_pair, can_run, cpus_of_nodes, exactly, has_two_cpus, pin, ping_pong, possible_cpus,
-    udp_pair, until_exact,
+    SOCKETS, acquainted_pair, can_run, cpus_of_nodes, exactly, has_two_cpus, one_each, pin,
+    ping_pong, possible_cpus, udp_pair, until_exact,
 };
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Device, Filter, Instrument, InstrumentError};
@@ -385,6 +385,23 @@ fn fast_readers_end_every_datagram() {
             if p.abandoned <= packets / 2000 { Ok(()) } else { Err(format!("{p:?}")) }
         });
     }
+}
+
+#[test]
+fn the_first_datagram_of_each_socket_ends() {
+    if !can_run() || !has_two_cpus() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    acquainted_pair(&pair, false);
+    let netns = u32::try_from(pair.inode(Side::Server).unwrap()).unwrap();
+    let (protocol, direction) = (Some(Protocol::Udp), Some(Direction::Rx));
+    let filter = Filter { protocol, direction, netns: Some(netns), ..Filter::default() };
+    let send = one_each(&pair);
+    until_exact(|| {
+        let m = measure(options(filter.clone()), &send);
+        exactly((m.packets.started, m.packets.completed), (SOCKETS, SOCKETS), &m)
+    });
 }
 
 /// This many datagrams from CPU 0 to a reader on CPU 1.
