@@ -5,7 +5,7 @@ The truth is where testpmd says that its ports and cores are, how it was started
 
 import json
 
-from lab import Host, Nic
+from lab import Host, Nic, Topology
 from lab.fixtures import ci, lab, representative
 
 from . import dpdk
@@ -172,3 +172,21 @@ def test_a_worker_whose_cpu_goes_offline_floats(host: Host) -> None:
     (process,) = dpdk.workers(host)["processes"]
     assert [w["cpus"] for w in process["workers"] if w["lcore"] == 1] != [str(gone)]
     dpdk.stop_testpmd(host, testpmd)
+
+
+@lab(kernels=("6.12",), topology=Topology(cores=(2, 2), threads=2, memory_mib=1024), nics=(), variant="dpdk")
+def test_workers_without_idle_time_on_one_core_are_one_finding(host: Host) -> None:
+    """Ports that are never empty keep two workers busy: on one core, which is found, and then on two."""
+    dpdk.reserve_hugepages(host)
+    main, first, sibling, other = 0, 2, 3, 4
+    ports = "--no-pci --vdev=net_null0 --vdev=net_null1"
+    workers = {}
+    for name, second in (("shared", sibling), ("alone", other)):
+        eal = f"--lcores 0@{main},1@{first},2@{second} --main-lcore 0 --socket-mem 192,0 {ports}"
+        testpmd = dpdk.start_testpmd(host, eal, "--total-num-mbufs=8192 --nb-cores=2 --record-core-cycles")
+        command = "nearpath diagnose --measure workers --for 3s --json"
+        findings = json.loads(host.check(command, dpdk.PATIENCE_S))["findings"]
+        symptoms = {of["check"]: [symptom["check"] for symptom in of.get("symptoms", ())] for of in findings}
+        workers[name] = {check: of for check, of in symptoms.items() if check in ("worker_smt", "worker_saturated")}
+        dpdk.stop_testpmd(host, testpmd)
+    assert workers == {"shared": {"worker_smt": ["worker_saturated"] * 2}, "alone": {"worker_saturated": []}}, workers

@@ -24,13 +24,21 @@ FRAMES, RATE = 60_000, 1000
 
 SLOW = "--forward-mode=noisy --noisy-lkup-memory=4 --noisy-lkup-num-reads=50000"
 
-# What testpmd does with each packet, what runs beside its worker, and the cause in the finding's title.
+# What testpmd does with each packet, what runs beside its worker, the cause in the finding's title, and the check of
+# the one finding that all others of this cause are symptoms of.
 CAUSES = {
-    "busy": (SLOW, "", "workers busy"),
+    "busy": (SLOW, "", "workers busy", "worker_missed"),
     # Frames of another protocol than IP have no hash, and all come to one queue.
-    "uneven": (f"--rxq=2 --txq=2 --nb-cores=2 {SLOW}", "", "packets uneven, some workers idle"),
-    "away": ("", f"taskset -c {NEAR} chrt --fifo 1 sh -c 'while :; do :; done'", "workers disturbed"),
+    "uneven": (f"--rxq=2 --txq=2 --nb-cores=2 {SLOW}", "", "packets uneven, some workers idle", "worker_missed"),
+    "away": (
+        "",
+        f"taskset -c {NEAR} chrt --fifo 1 sh -c 'while :; do :; done'",
+        "workers disturbed",
+        "worker_disturbed",
+    ),
 }
+# All that says of a worker that it does not keep up.
+OF_ONE_CAUSE = ("worker_disturbed", "worker_missed", "worker_saturated")
 
 
 def missed(host: Host) -> dict[str, int]:
@@ -42,7 +50,7 @@ def missed(host: Host) -> dict[str, int]:
 @pytest.mark.parametrize("cause", CAUSES)
 @lab(kernels=("6.12",), topology=dpdk.TWO_NODES, nics=NICS, variant="dpdk", iommu=True)
 def test_the_cause_of_missed_packets_is_named(host: Host, cause: str) -> None:
-    forwarding, beside, named = CAUSES[cause]
+    forwarding, beside, named, headline = CAUSES[cause]
     dpdk.reserve_hugepages(host)
     devices = [dpdk.pci_address(host, nic) for nic in ("nic1", "nic2")]
     dpdk.bind(host, devices)
@@ -60,7 +68,9 @@ def test_the_cause_of_missed_packets_is_named(host: Host, cause: str) -> None:
         command = "nearpath diagnose --measure workers --for 5s --json"
         found: list[dict[str, Any]] = json.loads(host.check(command, dpdk.PATIENCE_S))["findings"]
         assert came.result() < FRAMES
-    ours = [finding for finding in found if finding["check"] == "worker_missed"]
+    (heading,) = [finding for finding in found if finding["check"] in OF_ONE_CAUSE]
+    assert heading["check"] == headline, found
+    ours = [of for of in (heading, *heading.get("symptoms", ())) if of["check"] == "worker_missed"]
     assert [finding["title"].split(": ")[-1] for finding in ours] == [named], found
     assert devices[1] in ours[0]["title"], ours
 

@@ -40,6 +40,12 @@ pub(crate) fn list<T: std::fmt::Display>(things: &[T]) -> String {
     }
 }
 
+/// With a capital first letter.
+pub(crate) fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
 /// Text of an untrusted host in one harmless line: control characters become spaces, and it is
 /// cut at 200 characters.
 pub(crate) fn clean(text: &str) -> String {

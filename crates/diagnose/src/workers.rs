@@ -1,10 +1,17 @@
 //! Look-ups over workers that several checks need.
 //!
 //! A worker polls if it was seen to run or to want to, or, if nothing was measured, unless it is EAL's main lcore, which
-//! mostly waits for commands.
+//! mostly waits for commands. Workers of one process with the same problem are one finding: they were started by one
+//! command, which is what changes it.
 
 use crate::{Context, text};
-use nearpath_model::{NodeId, PollingPort, PollingProcess, PollingRole, PollingWorker, Workers};
+use nearpath_model::{
+    CpuId, CpuSet, NodeId, PollingPort, PollingProcess, PollingRole, PollingWorker, Subject,
+    Workers,
+};
+
+/// Workers of which a finding says more than their names.
+pub(crate) const DESCRIBED: usize = 8;
 
 impl<'a> Context<'a> {
     /// The processes with workers; none if they were not read.
@@ -34,6 +41,41 @@ pub(crate) fn process_name(process: &PollingProcess) -> String {
 pub(crate) fn name(process: &PollingProcess, worker: &PollingWorker) -> String {
     let what = if worker.role == PollingRole::Pmd { "PMD" } else { "lcore" };
     format!("{} {what} {}", process_name(process), worker.lcore)
+}
+
+/// `lcore 3`, `lcores 1-3`, `PMDs 1,3`: several workers of one process. A long list is cut.
+pub(crate) fn lcores(workers: &[&PollingWorker]) -> String {
+    let ids: CpuSet = workers.iter().map(|worker| CpuId(worker.lcore)).collect();
+    let are_pmds = workers.iter().all(|worker| worker.role == PollingRole::Pmd);
+    let what = if are_pmds { "PMD" } else { "lcore" };
+    match ids.len() {
+        1 => format!("{what} {ids}"),
+        _ => format!("{what}s {}", ids.brief()),
+    }
+}
+
+/// `dpdk-testpmd[70] lcores 1-3`.
+pub(crate) fn names(process: &PollingProcess, workers: &[&PollingWorker]) -> String {
+    format!("{} {}", process_name(process), lcores(workers))
+}
+
+/// Items in groups that share a key, in the order of each group's first.
+pub(crate) fn grouped<K: PartialEq, T>(
+    items: impl IntoIterator<Item = (K, T)>,
+) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for (key, item) in items {
+        match groups.iter_mut().find(|(of, _)| *of == key) {
+            Some((_, members)) => members.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
+}
+
+/// The CPUs of a worker, as subjects; at most 16.
+pub(crate) fn cpus(worker: &PollingWorker) -> impl Iterator<Item = Subject> {
+    worker.cpus.iter().flat_map(|cpus| cpus.iter().take(16)).map(Subject::Cpu)
 }
 
 /// The node of a worker. Open vSwitch decides by the one that it has for a PMD thread.

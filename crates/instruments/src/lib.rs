@@ -31,6 +31,7 @@ pub mod workers;
 pub use filter::{Device, Filter, LOWER_DEVICES_MAX, LowerDevice, VLANS_MAX};
 pub use grouping::{GROUPS_MAX, Grouping, Sort};
 pub use instrument::{Instrument, InstrumentError};
+pub use kernel::{listening, reason};
 pub use process_events::ProcessEvents;
 pub use reuseport::{ReuseportProgram, ReuseportSocket, reuseport_sockets, reuseport_sockets_of};
 

@@ -149,7 +149,9 @@ fn diagnose_names_the_disturber_and_what_is_not_isolated() {
     let title = disturbed["title"].as_str().unwrap();
     assert!(title.contains("lcore 1 lost"), "{title}");
     assert!(disturbed["evidence"].to_string().contains("np-disturber["), "{disturbed}");
-    assert_eq!(of("worker_isolation").len(), 1, "{findings:?}");
+    // That its CPU is not isolated is why.
+    let symptoms = disturbed["symptoms"].as_array().unwrap();
+    assert!(symptoms.iter().any(|f| f["check"] == "worker_isolation"), "{findings:?}");
     assert!(of("worker_missed").is_empty() && of("worker_floating").is_empty(), "{findings:?}");
 }
 
@@ -245,7 +247,7 @@ fn open_vswitch_on_the_wrong_node_is_found() {
     let diagnosis = json(&text, "== diagnosis\n");
     let findings = diagnosis["findings"].as_array().unwrap();
     let count = |check: &str| findings.iter().filter(|f| f["check"] == check).count();
-    assert_eq!(count("worker_node"), 2, "both threads: {findings:?}");
+    assert_eq!(count("worker_node"), 1, "both threads: {findings:?}");
     assert_eq!(count("ovs_rxq_affinity"), 1, "{findings:?}");
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert_eq!(count("ovs_masks"), usize::from(cpus < 10), "{findings:?}");

@@ -1,16 +1,15 @@
 //! Workers whose CPU others took, and who they were.
 //!
-//! Input: what ran on the workers' CPUs in the interval. Output: one finding for each disturbed worker. What a worker
+//! Input: what ran on the workers' CPUs in the interval. Output: one finding for the disturbed workers of a process. What a worker
 //! does not poll meanwhile waits in the NIC's ring, and is lost when that is full: 1,024 packets arrive in 0.1 to 1 ms.
 //!
 //! Rules: DPVS's guide to worker tuning (the first cores are disturbed), `nearpath_model::DISTURBED_PERCENT` and
 //! `DISTURBED_NS`.
 
-use crate::workers::name;
+use crate::text::capitalized;
+use crate::workers::{DESCRIBED, cpus, grouped, lcores, name, names};
 use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{
-    Finding, PollingProcess, PollingWorker, Severity, Subject, WorkerActivity, Workers,
-};
+use nearpath_model::{Finding, PollingProcess, PollingWorker, Severity, WorkerActivity, Workers};
 
 pub(super) const CHECK: Check =
     Check::new("worker_disturbed", "tasks that ran on the CPUs of workers, and stolen time", run);
@@ -34,42 +33,54 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             outcome.not_checked(format!("{what} are unknown ({why})"));
         }
     }
+    let mut disturbed = Vec::new();
     for (process, worker) in context.pollers() {
         let Some(activity) = &worker.interval else { continue };
         match activity.is_disturbed {
-            Some(true) => outcome.findings.push(finding(workers, process, worker, activity)),
+            Some(true) => disturbed.push((process.pid, (process, worker, activity))),
             Some(false) => {}
             None => {
                 outcome.not_checked(format!("how long {} waited is unknown", name(process, worker)))
             }
         }
     }
+    for (_, of) in grouped(disturbed) {
+        let process = of.first().map(|(process, _, _)| *process);
+        let own: Vec<Disturbed<'_>> =
+            of.iter().map(|(_, worker, activity)| (*worker, *activity)).collect();
+        outcome.findings.extend(process.map(|process| finding(workers, process, &own)));
+    }
     outcome
 }
 
-fn finding(
-    workers: &Workers,
-    process: &PollingProcess,
-    worker: &PollingWorker,
-    activity: &WorkerActivity,
-) -> Finding {
-    let lost = activity.lost_percent().unwrap_or(0.0);
+/// A worker and what it lost.
+type Disturbed<'a> = (&'a PollingWorker, &'a WorkerActivity);
+
+fn finding(workers: &Workers, process: &PollingProcess, disturbed: &[Disturbed<'_>]) -> Finding {
+    let own: Vec<&PollingWorker> = disturbed.iter().map(|(worker, _)| *worker).collect();
+    let most = |of: fn(&WorkerActivity) -> Option<f64>| {
+        disturbed.iter().filter_map(|(_, activity)| of(activity)).fold(0.0, f64::max)
+    };
+    let lost = most(WorkerActivity::lost_percent);
     let severity = if lost >= CRITICAL_PERCENT { Severity::Critical } else { Severity::Warning };
-    let others = workers.others_of(worker);
+    let mut others: Vec<_> = own.iter().flat_map(|worker| workers.others_of(worker)).collect();
+    others.sort_by_key(|(_, task)| std::cmp::Reverse(task.ran_ns));
     let who = others.first().map(|(_, task)| format!("{}[{}]", text::clean(&task.comm), task.tid));
-    let stolen = activity.stolen_percent.unwrap_or(0.0);
     let by = match who {
-        Some(_) if stolen > activity.others_percent.unwrap_or(0.0) => {
+        _ if most(|of| of.stolen_percent) > most(|of| of.others_percent) => {
             " to the hypervisor".to_owned()
         }
         Some(who) => format!(", most to {who}"),
         None => String::new(),
     };
-    let title =
-        format!("{} lost {} of its time{by}", name(process, worker), text::percent(lost / 100.0));
+    let share = match own.len() {
+        1 => format!("{} of its time", text::percent(lost / 100.0)),
+        _ => format!("up to {}", text::percent(lost / 100.0)),
+    };
+    let title = format!("{} lost {share}{by}", names(process, &own));
     let mut finding = Finding::new(severity, title)
         .share(Some(lost / 100.0), "its time")
-        .about(worker.cpus.iter().flat_map(|cpus| cpus.iter().take(16)).map(Subject::Cpu));
+        .about(own.iter().flat_map(|worker| cpus(worker)));
     for (cpu, task) in others.iter().take(NAMED) {
         let runs = text::count(task.runs.max(1), "time");
         finding = finding.evidence(format!(
@@ -80,16 +91,25 @@ fn finding(
             text::time(task.longest_ns)
         ));
     }
-    if let Some(delayed) = activity.delayed_percent.filter(|delayed| *delayed > 0.0) {
-        let delayed = text::percent(delayed / 100.0);
-        finding =
-            finding.evidence(format!("It was ready to run and did not for {delayed} of the time."));
+    for (worker, activity) in disturbed.iter().take(DESCRIBED) {
+        let lcore = capitalized(&lcores(&[worker]));
+        if let Some(delayed) = activity.delayed_percent.filter(|delayed| *delayed > 0.0) {
+            let delayed = text::percent(delayed / 100.0);
+            finding = finding.evidence(format!(
+                "{lcore} was ready to run and did not for {delayed} of the time."
+            ));
+        }
+        if let Some(stolen) = activity.stolen_percent.filter(|stolen| *stolen > 0.0) {
+            let stolen = text::percent(stolen / 100.0);
+            finding = finding.evidence(format!(
+                "The hypervisor took {stolen} of the CPU of {}.",
+                lcores(&[worker])
+            ));
+        }
     }
-    if stolen > 0.0 {
-        let stolen = text::percent(stolen / 100.0);
-        finding = finding.evidence(format!("The hypervisor took {stolen} of its CPU."));
-    }
-    finding.evidence(
-        "Keep tasks off its CPU: isolate it, and move interrupts and pinned threads elsewhere.",
-    )
+    let (its, cpu, it) =
+        if own.len() == 1 { ("its", "CPU", "it") } else { ("their", "CPUs", "them") };
+    finding.evidence(format!(
+        "Keep tasks off {its} {cpu}: isolate {it}, and move interrupts and pinned threads elsewhere."
+    ))
 }

@@ -1,51 +1,70 @@
 //! Workers that may run on several CPUs.
 //!
-//! Input: the workers' affinities. Output: one finding for each that floats: `--lcores (1-3)@(31-33)` makes each of
-//! three lcores run on any of three CPUs. Two may then share one CPU while another is idle.
+//! Input: the workers' affinities. Output: one finding for the workers of a process that float over the same CPUs:
+//! `--lcores (1-3)@(31-33)` makes each of three lcores run on any of three CPUs. Two may then share one CPU while another is idle.
 //!
 //! Rule: DPDK's guide (EAL parameters, `--lcores`), DPVS's guide to worker tuning (one worker a core).
 
-use crate::workers::name;
+use crate::text::capitalized;
+use crate::workers::{DESCRIBED, grouped, lcores, name, names};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, PollingProcess, PollingWorker};
+use nearpath_model::{CpuSet, Finding, PollingProcess, PollingWorker};
 
 pub(super) const CHECK: Check =
     Check::new("worker_floating", "workers that may run on several CPUs", run);
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
+    let mut floating = Vec::new();
     for (process, worker) in context.pollers() {
         match &worker.cpus {
             None => {
                 outcome.not_checked(format!("the CPUs of {} are unknown", name(process, worker)))
             }
-            Some(cpus) if cpus.len() > 1 => {
-                outcome.findings.push(finding(context, process, worker))
-            }
+            Some(cpus) if cpus.len() > 1 => floating.push(((process.pid, cpus), (process, worker))),
             Some(_) => {}
         }
+    }
+    for ((_, cpus), of) in grouped(floating) {
+        let workers: Vec<&PollingWorker> = of.iter().map(|(_, worker)| *worker).collect();
+        let process = of.first().map(|(process, _)| *process);
+        outcome.findings.extend(process.map(|process| finding(context, process, &workers, cpus)));
     }
     outcome
 }
 
-fn finding(context: &Context<'_>, process: &PollingProcess, worker: &PollingWorker) -> Finding {
-    let cpus = worker.cpus.clone().unwrap_or_default();
-    let delayed = worker.interval.as_ref().and_then(|activity| activity.delayed_percent);
-    let severity = severity::of_condition(context, true, delayed, 0.1);
-    let title = format!("{} floats over {}", name(process, worker), text::cpus_brief(&cpus));
+fn finding(
+    context: &Context<'_>,
+    process: &PollingProcess,
+    workers: &[&PollingWorker],
+    cpus: &CpuSet,
+) -> Finding {
+    let delayed = |worker: &PollingWorker| worker.interval.as_ref()?.delayed_percent;
+    let most = workers.iter().filter_map(|worker| delayed(worker)).reduce(f64::max);
+    let severity = severity::of_condition(context, true, most, 0.1);
+    let floats = if workers.len() == 1 { "floats" } else { "float" };
+    let title = format!("{} {floats} over {}", names(process, workers), text::cpus_brief(cpus));
     let mut finding = Finding::new(severity, title)
-        .share(delayed.map(|percent| percent / 100.0), "its time that it waited for a CPU");
-    let sharing = process.workers.iter().filter(|other| {
-        other.lcore != worker.lcore
-            && other.cpus.as_ref().is_some_and(|of| !of.intersection(&cpus).is_empty())
-    });
-    let sharing: Vec<u32> = sharing.map(|other| other.lcore).take(16).collect();
-    if !sharing.is_empty() {
-        finding = finding.evidence(format!("So may lcore {}.", text::list(&sharing)));
+        .share(most.map(|percent| percent / 100.0), "its time that it waited for a CPU");
+    for worker in workers.iter().take(DESCRIBED) {
+        if let Some(percent) = delayed(worker).filter(|percent| *percent > 0.0) {
+            let share = text::percent(percent / 100.0);
+            let lcore = capitalized(&lcores(&[worker]));
+            finding =
+                finding.evidence(format!("{lcore} waited for a CPU for {share} of its time."));
+        }
     }
-    finding.evidence(format!(
-        "Give it one CPU of its own, as --lcores {}@{} does.",
-        worker.lcore,
-        cpus.first().map(|cpu| cpu.to_string()).unwrap_or_default()
-    ))
+    let shares = |other: &&PollingWorker| {
+        workers.iter().all(|worker| worker.lcore != other.lcore)
+            && other.cpus.as_ref().is_some_and(|of| !of.intersection(cpus).is_empty())
+    };
+    let sharing: Vec<&PollingWorker> = process.workers.iter().filter(shares).collect();
+    if !sharing.is_empty() {
+        finding =
+            finding.evidence(format!("Of these CPUs {} may use some, too.", lcores(&sharing)));
+    }
+    let pairs = workers.iter().zip(cpus.iter()).take(DESCRIBED);
+    let own: Vec<String> = pairs.map(|(worker, cpu)| format!("{}@{cpu}", worker.lcore)).collect();
+    let it = if workers.len() == 1 { "it" } else { "each" };
+    finding.evidence(format!("Give {it} one CPU of its own, as --lcores {} does.", own.join(",")))
 }

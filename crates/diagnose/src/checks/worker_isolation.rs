@@ -12,7 +12,8 @@ use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{CpuId, CpuSet, Finding, PollingProcess, PollingWorker, Severity, Subject};
 
 pub(super) const CHECK: Check =
-    Check::new("worker_isolation", "workers on CPU 0 or on CPUs that are not isolated", run);
+    Check::new("worker_isolation", "workers on CPU 0 or on CPUs that are not isolated", run)
+        .explained_by(&["worker_disturbed"]);
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();

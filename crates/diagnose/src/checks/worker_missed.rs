@@ -6,12 +6,13 @@
 //!
 //! Rules: DPVS's guide to worker tuning (missed packets), DPDK's `rte_eth_stats` (lib/ethdev/rte_ethdev.h).
 
-use crate::workers::{busy, polls, process_name, received_per_s};
+use crate::workers::{busy, cpus, polls, process_name, received_per_s};
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{Finding, PollingPort, PollingProcess, PollingWorker};
 
 pub(super) const CHECK: Check =
-    Check::new("worker_missed", "packets that NICs of DPDK dropped, and why", run);
+    Check::new("worker_missed", "packets that NICs of DPDK dropped, and why", run)
+        .explained_by(&["worker_disturbed"]);
 
 /// A worker that is busy for this share of the time has no room for a burst.
 const BUSY_PERCENT: f64 = 90.0;
@@ -66,14 +67,16 @@ fn missed_finding(
     port: &PollingPort,
     missed: u64,
 ) -> Finding {
-    let (cause, evidence) = cause(process, port);
+    let Cause { title: cause, evidence, workers } = cause(process, port);
     let when = if port.interval.is_some() { "" } else { " since it started" };
     let title =
         format!("{} dropped {}{when}{cause}", text::clean(&port.name), text::packets(missed));
     let severity = severity::of_loss(context, missed, arrived(context, port));
     let share =
         arrived(context, port).map(|arrived| missed as f64 / (missed as f64 + arrived as f64));
-    let mut finding = Finding::new(severity, title).share(share, "its packets");
+    let mut finding = Finding::new(severity, title)
+        .share(share, "its packets")
+        .about(workers.into_iter().flat_map(cpus));
     finding = finding.evidence(format!("It is a port of {}.", process_name(process)));
     for sentence in evidence {
         finding = finding.evidence(sentence);
@@ -81,8 +84,16 @@ fn missed_finding(
     finding
 }
 
-/// The cause for the title, and the evidence for it.
-fn cause(process: &PollingProcess, port: &PollingPort) -> (&'static str, Vec<String>) {
+/// Why a port's packets were missed.
+struct Cause<'a> {
+    /// For the title.
+    title: &'static str,
+    evidence: Vec<String>,
+    /// Those that could not keep up.
+    workers: Vec<&'a PollingWorker>,
+}
+
+fn cause<'a>(process: &'a PollingProcess, port: &PollingPort) -> Cause<'a> {
     let workers: Vec<&PollingWorker> = process
         .workers
         .iter()
@@ -106,20 +117,21 @@ fn cause(process: &PollingProcess, port: &PollingPort) -> (&'static str, Vec<Str
         evidence
             .push(format!("Queue {queue} of {} received {share} of the packets.", queues.len()));
     }
-    let lost = |worker: &PollingWorker| {
+    let lost = |worker: &&'a PollingWorker| {
         let activity = worker.interval.as_ref().filter(|of| of.is_disturbed == Some(true))?;
-        Some((worker.lcore, activity.lost_percent().unwrap_or(0.0)))
+        Some((*worker, activity.lost_percent().unwrap_or(0.0)))
     };
-    let disturbed: Vec<(u32, f64)> = workers.iter().filter_map(|worker| lost(worker)).collect();
+    let disturbed: Vec<(&PollingWorker, f64)> = workers.iter().filter_map(lost).collect();
     // Cycles go on while another task runs, so that a worker that lost its CPU may seem to be busy.
     let is_away = disturbed.iter().any(|(_, lost)| *lost >= AWAY_PERCENT);
-    evidence.extend(disturbed.iter().take(8).map(|(lcore, lost)| {
-        format!("Lcore {lcore} lost {} of its time to others.", text::percent(lost / 100.0))
+    evidence.extend(disturbed.iter().take(8).map(|(worker, lost)| {
+        let lost = text::percent(lost / 100.0);
+        format!("Lcore {} lost {lost} of its time to others.", worker.lcore)
     }));
     let all_busy = !shares.is_empty() && shares.iter().all(|(_, busy)| *busy >= BUSY_PERCENT);
     let some_idle = shares.iter().any(|(_, busy)| *busy < IDLE_PERCENT);
     let some_busy = shares.iter().any(|(_, busy)| *busy >= BUSY_PERCENT);
-    let cause = if is_away {
+    let title = if is_away {
         ": workers disturbed"
     } else if all_busy {
         evidence.push("Add workers and queues, or cores that do more.".to_owned());
@@ -145,7 +157,13 @@ fn cause(process: &PollingProcess, port: &PollingPort) -> (&'static str, Vec<Str
         );
         ": bursts longer than its ring"
     };
-    (cause, evidence)
+    let workers = if is_away || title.ends_with("disturbed") {
+        disturbed.into_iter().map(|(worker, _)| worker).collect()
+    } else {
+        let busy = shares.into_iter().filter(|(_, busy)| *busy >= BUSY_PERCENT);
+        busy.map(|(worker, _)| worker).collect()
+    };
+    Cause { title, evidence, workers }
 }
 
 fn no_buffer_finding(

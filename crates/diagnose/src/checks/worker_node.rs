@@ -1,14 +1,17 @@
 //! Workers, their ports, their packet buffers and their hugepages on different nodes.
 //!
-//! Input: the workers of DPDK and Open vSwitch. Output: one finding for each worker that polls a port of another node,
-//! one for each process whose pools or hugepages are where none of its workers are, one for a main lcore on another
+//! Input: the workers of DPDK and Open vSwitch. Output: one finding for the workers of a process that poll ports of
+//! another node, one for each process whose pools or hugepages are where none of its workers are, one for a main lcore on another
 //! node. Nothing moves them while they run: the application starts with other cores.
 //!
 //! Rules: DPVS's guide to worker tuning (workers on the NIC's node), DPDK's guide to performance (cores, NIC and memory
 //! of one socket), Open vSwitch's Documentation/topics/dpdk/pmd.rst (a queue is assigned to a PMD thread of its node if
 //! there is one).
 
-use crate::workers::{name, node_of, polls, ports_of, process_name, received_per_s};
+use crate::text::capitalized;
+use crate::workers::{
+    DESCRIBED, grouped, lcores, names, node_of, polls, ports_of, process_name, received_per_s,
+};
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{
     Finding, NodeId, PollingPort, PollingProcess, PollingRole, PollingWorker, Subject,
@@ -42,8 +45,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         }
         let workers: Vec<&PollingWorker> =
             process.workers.iter().filter(|worker| polls(worker)).collect();
-        for worker in &workers {
-            outcome.findings.extend(far_ports(process, worker));
+        let far = workers.iter().filter_map(|worker| far_ports(process, worker));
+        for ((node, on), of) in grouped(far) {
+            outcome.findings.push(far_finding(process, node, on, &of));
         }
         let nodes: BTreeSet<NodeId> = workers.iter().filter_map(|worker| node_of(worker)).collect();
         if !nodes.is_empty() {
@@ -54,7 +58,14 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     outcome
 }
 
-fn far_ports(process: &PollingProcess, worker: &PollingWorker) -> Option<Finding> {
+/// A worker and the ports that it polls on another node.
+type Far<'a> = (&'a PollingWorker, Vec<&'a PollingPort>);
+
+/// The ports of a worker that are on other nodes, with its node and that of the first.
+fn far_ports<'a>(
+    process: &'a PollingProcess,
+    worker: &'a PollingWorker,
+) -> Option<((NodeId, NodeId), Far<'a>)> {
     let node = node_of(worker)?;
     let is_far = |port: &&PollingPort| port.node.is_some_and(|of| of != node);
     let far: Vec<&PollingPort> = match ports_of(process, worker) {
@@ -67,37 +78,54 @@ fn far_ports(process: &PollingProcess, worker: &PollingWorker) -> Option<Finding
             if all_far { known } else { Vec::new() }
         }
     };
-    let first = far.first()?;
-    let rate = far.iter().filter_map(|port| received_per_s(port)).reduce(|a, b| a + b);
-    let names: Vec<String> = far.iter().take(8).map(|port| text::clean(&port.name)).collect();
-    let on = first.node?;
-    let title = format!("{} is on node {node}, its ports on node {on}", name(process, worker));
-    let mut finding = Finding::new(severity::of_traffic(rate), title);
-    if let Some(cpus) = &worker.cpus {
+    let on = far.first()?.node?;
+    Some(((node, on), (worker, far)))
+}
+
+/// Workers on a node whose ports are on another.
+fn far_finding(process: &PollingProcess, node: NodeId, on: NodeId, far: &[Far<'_>]) -> Finding {
+    let workers: Vec<&PollingWorker> = far.iter().map(|(worker, _)| *worker).collect();
+    let of_ports =
+        far.iter().flat_map(|(worker, ports)| ports.iter().map(move |port| (*port, *worker)));
+    let ports = grouped(of_ports.map(|(port, worker)| (&port.name, (port, worker))));
+    let rates = ports.iter().filter_map(|(_, of)| received_per_s(of.first()?.0));
+    let names_of: Vec<String> = ports.iter().take(8).map(|(name, _)| text::clean(name)).collect();
+    let (are, their, poll) = match workers.len() {
+        1 => ("is", "its", "it polls"),
+        _ => ("are", "their", "they poll"),
+    };
+    let title =
+        format!("{} {are} on node {node}, {their} ports on node {on}", names(process, &workers));
+    let mut finding = Finding::new(severity::of_traffic(rates.reduce(|a, b| a + b)), title);
+    for (at, worker) in workers.iter().enumerate() {
+        let Some(cpus) = &worker.cpus else { continue };
         finding = finding.about(cpus.first().map(Subject::Cpu));
-        finding = finding.evidence(format!("It runs on {}.", text::cpus_brief(cpus)));
+        if at < DESCRIBED {
+            let lcore = capitalized(&lcores(&[worker]));
+            finding = finding.evidence(format!("{lcore} runs on {}.", text::cpus_brief(cpus)));
+        }
     }
-    for (port, label) in far.iter().zip(&names) {
-        let of = port.node.map(|node| node.to_string()).unwrap_or_default();
-        let queues = worker.queues.get(&port.name).map(Vec::len).unwrap_or(0);
-        let queues = if queues > 0 {
-            format!(" (it polls {} of it)", text::count(queues as u64, "queue"))
-        } else {
-            String::new()
+    for ((name, of), label) in ports.iter().zip(&names_of) {
+        let node = of.first().and_then(|(port, _)| port.node);
+        let node = node.map(|node| node.to_string()).unwrap_or_default();
+        let queues = of.iter().filter_map(|(_, worker)| worker.queues.get(*name)).map(Vec::len);
+        let polled = match queues.sum::<usize>() {
+            0 => String::new(),
+            queues => format!(", with {} that {poll}", text::count(queues as u64, "queue")),
         };
-        finding = finding.evidence(format!("{label} is on node {of}{queues}."));
+        finding = finding.evidence(format!("{label} is on node {node}{polled}."));
     }
-    let fix = if worker.role == PollingRole::Pmd {
+    let fix = if workers.iter().all(|worker| worker.role == PollingRole::Pmd) {
         format!(
             "Set other_config:pmd-cpu-mask so that node {on} has PMD threads: nearpath tune plan --dpdk ovs."
         )
     } else {
         format!(
             "Start it with cores of node {on}: nearpath tune plan --dpdk testpmd --nic {}.",
-            names.join(",")
+            names_of.join(",")
         )
     };
-    Some(finding.evidence(fix))
+    finding.evidence(fix)
 }
 
 fn far_memory(process: &PollingProcess, nodes: &BTreeSet<NodeId>) -> Vec<Finding> {

@@ -1,15 +1,18 @@
 //! Workers that are never idle.
 //!
-//! Input: the workers' busy shares, as their processes count them. Output: one finding for each with hardly an empty
-//! poll: more packets than now are lost.
+//! Input: the workers' busy shares, as their processes count them. Output: one finding for each process that has
+//! workers with hardly an empty poll: more packets than now are lost.
 //!
 //! Rule: DPVS's guide to worker tuning (load by CPU), DPDK's `/eal/lcore/usage`, Open vSwitch's `pmd-stats-show`.
 
-use crate::workers::{busy, name, process_name};
+use crate::text::capitalized;
+use crate::workers::{DESCRIBED, busy, cpus, grouped, lcores, names, process_name};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, Subject};
+use nearpath_model::{Finding, PollingProcess, PollingWorker};
 
-pub(super) const CHECK: Check = Check::new("worker_saturated", "workers without idle time", run);
+pub(super) const CHECK: Check = Check::new("worker_saturated", "workers without idle time", run)
+    // Cycles go on while another task runs, so that a worker that lost its CPU seems to be busy.
+    .explained_by(&["worker_missed", "worker_disturbed", "worker_smt"]);
 
 /// Busy share in percent from which on nothing is left.
 const FULL: f64 = 99.0;
@@ -26,21 +29,37 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             ));
         }
     }
-    for (process, worker) in pollers {
-        let Some(busy) = busy(worker).filter(|busy| *busy >= FULL) else { continue };
-        let severity = severity::of_condition(context, true, Some(busy), FULL);
-        let title = format!("{} has no idle time", name(process, worker));
-        let mut finding = Finding::new(severity, title)
-            .share(Some(busy / 100.0), "its time on packets")
-            .about(worker.cpus.iter().flat_map(|cpus| cpus.iter().take(16)).map(Subject::Cpu))
-            .evidence(format!("It spent {} of its time on packets.", text::percent(busy / 100.0)));
-        if let Some(rate) = worker.interval.as_ref().and_then(|activity| activity.packets_per_s) {
-            finding =
-                finding.evidence(format!("It received {} a second.", text::packets(rate as u64)));
-        }
-        outcome
-            .findings
-            .push(finding.evidence("More packets are lost: add a worker and a queue for it."));
+    let full = pollers.into_iter().filter(|(_, worker)| busy(worker).is_some_and(|of| of >= FULL));
+    let by_process = grouped(full.map(|(process, worker)| (process.pid, (process, worker))));
+    for (_, of) in by_process {
+        let workers: Vec<&PollingWorker> = of.iter().map(|(_, worker)| *worker).collect();
+        outcome.findings.extend(of.first().map(|(process, _)| finding(context, process, &workers)));
     }
     outcome
+}
+
+fn finding(context: &Context<'_>, process: &PollingProcess, workers: &[&PollingWorker]) -> Finding {
+    let most = workers.iter().filter_map(|worker| busy(worker)).fold(0.0, f64::max);
+    let severity = severity::of_condition(context, true, Some(most), FULL);
+    let has = if workers.len() == 1 { "has" } else { "have" };
+    let mut finding =
+        Finding::new(severity, format!("{} {has} no idle time", names(process, workers)))
+            .share(Some(most / 100.0), "its time on packets")
+            .about(workers.iter().flat_map(|worker| cpus(worker)));
+    for worker in workers.iter().take(DESCRIBED) {
+        let share = text::percent(busy(worker).unwrap_or(0.0) / 100.0);
+        let rate = worker.interval.as_ref().and_then(|activity| activity.packets_per_s);
+        let received =
+            rate.map(|rate| format!(", and received {} a second", text::packets(rate as u64)));
+        finding = finding.evidence(format!(
+            "{} spent {share} of its time on packets{}.",
+            capitalized(&lcores(&[worker])),
+            received.unwrap_or_default()
+        ));
+    }
+    finding.evidence(if workers.len() == 1 {
+        "More packets are lost: add a worker and a queue for it."
+    } else {
+        "More packets are lost: add workers and queues for them."
+    })
 }

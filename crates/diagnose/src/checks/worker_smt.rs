@@ -1,12 +1,14 @@
 //! Workers on SMT siblings of other workers.
 //!
-//! Input: the workers' CPUs and their siblings. Output: one finding for each core with two workers that poll. A
+//! Input: the workers' CPUs and their siblings. Output: one finding for the cores on which two workers of the
+//! same processes poll. A
 //! forwarding worker of DPVS and its isolated receiver are meant to share a core (DPVS's guide to worker tuning).
 //!
 //! Rule: DPVS's guide to worker tuning (one worker a core); a thread that polls never lets its sibling have the core
 //! alone.
 
-use crate::workers::name;
+use crate::text::capitalized;
+use crate::workers::{DESCRIBED, busy, grouped, lcores, name, names};
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{CpuSet, Finding, PollingProcess, PollingRole, PollingWorker, Subject};
 
@@ -21,13 +23,17 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             outcome.not_checked(format!("the CPUs of {} are unknown", name(process, worker)));
         }
     }
+    let mut pairs = Vec::new();
     for (at, first) in pollers.iter().enumerate() {
         let rest = pollers.get(at + 1..).unwrap_or_default();
         for second in rest.iter().filter(|second| shares_core(first.1, second.1)) {
             if !is_pair(first, second) {
-                outcome.findings.push(finding(context, first, second));
+                pairs.push(((first.0.pid, second.0.pid), (*first, *second)));
             }
         }
+    }
+    for (_, of) in grouped(pairs) {
+        outcome.findings.extend(finding(context, &of));
     }
     outcome
 }
@@ -38,36 +44,60 @@ fn shares_core(a: &PollingWorker, b: &PollingWorker) -> bool {
 }
 
 /// A forwarding worker and a receiver, of one process.
-fn is_pair(a: &(&PollingProcess, &PollingWorker), b: &(&PollingProcess, &PollingWorker)) -> bool {
+/// A process and one of its workers.
+type Poller<'a> = (&'a PollingProcess, &'a PollingWorker);
+
+/// A forwarding worker and a receiver, of one process.
+fn is_pair(a: &Poller<'_>, b: &Poller<'_>) -> bool {
     let roles = [a.1.role, b.1.role];
     a.0.pid == b.0.pid
         && roles.contains(&PollingRole::Forwarding)
         && roles.contains(&PollingRole::IsolatedRx)
 }
 
-fn finding(
-    context: &Context<'_>,
-    a: &(&PollingProcess, &PollingWorker),
-    b: &(&PollingProcess, &PollingWorker),
-) -> Finding {
-    let busy = [a, b].map(|(_, worker)| crate::workers::busy(worker));
-    let both = busy[0].zip(busy[1]).map(|(a, b)| a.min(b));
+/// Pairs on one core each; all of the same two processes.
+fn finding(context: &Context<'_>, pairs: &[(Poller<'_>, Poller<'_>)]) -> Option<Finding> {
+    let (a, b) = pairs.first()?;
+    let is_one_process = a.0.pid == b.0.pid;
+    let both_busy = |(a, b): &(Poller<'_>, Poller<'_>)| Some(busy(a.1)?.min(busy(b.1)?));
+    let both = pairs.iter().filter_map(both_busy).reduce(f64::max);
     // An idle worker that polls takes the core as well, but costs nobody packets yet.
     let severity = severity::of_condition(context, true, both, 20.0);
-    let cpus = |worker: &PollingWorker| worker.cpus.clone().unwrap_or_default();
-    let core: CpuSet = cpus(a.1).union(&cpus(b.1));
-    let title = format!(
-        "{} shares a core with {}",
-        name(a.0, a.1),
-        if a.0.pid == b.0.pid { format!("lcore {}", b.1.lcore) } else { name(b.0, b.1) }
-    );
-    let mut finding = Finding::new(severity, title).about(core.iter().map(Subject::Cpu));
-    finding = finding.evidence(format!("They poll on {}.", text::cpus_brief(&core)));
-    for (of, busy) in [a, b].into_iter().zip(busy) {
-        if let Some(busy) = busy {
-            let busy = text::percent(busy / 100.0);
-            finding = finding.evidence(format!("Lcore {} is busy for {busy}.", of.1.lcore));
+    let firsts: Vec<&PollingWorker> = pairs.iter().map(|(a, _)| a.1).collect();
+    let seconds: Vec<&PollingWorker> = pairs.iter().map(|(_, b)| b.1).collect();
+    let title = match (pairs.len(), is_one_process) {
+        (1, true) => format!("{} shares a core with {}", name(a.0, a.1), lcores(&seconds)),
+        (1, false) => format!("{} shares a core with {}", name(a.0, a.1), name(b.0, b.1)),
+        (cores, true) => {
+            let all: Vec<&PollingWorker> = firsts.iter().chain(&seconds).copied().collect();
+            format!("{} share {cores} cores", names(a.0, &all))
+        }
+        (_, false) => {
+            format!("{} share cores with {}", names(a.0, &firsts), names(b.0, &seconds))
+        }
+    };
+    let mut finding = Finding::new(severity, title);
+    for (at, (a, b)) in pairs.iter().enumerate() {
+        let cpus = |worker: &PollingWorker| worker.cpus.clone().unwrap_or_default();
+        let core: CpuSet = cpus(a.1).union(&cpus(b.1));
+        finding = finding.about(core.iter().map(Subject::Cpu));
+        if at >= DESCRIBED {
+            continue;
+        }
+        let who = match is_one_process {
+            true => capitalized(&lcores(&[a.1, b.1])),
+            false => format!("{} and {}", name(a.0, a.1), name(b.0, b.1)),
+        };
+        finding = finding.evidence(format!("{who} poll on {}.", text::cpus_brief(&core)));
+        for of in [a, b] {
+            if let Some(busy) = busy(of.1) {
+                let busy = text::percent(busy / 100.0);
+                finding = finding
+                    .evidence(format!("{} is busy for {busy}.", capitalized(&lcores(&[of.1]))));
+            }
         }
     }
-    finding.evidence("Each gets about half of the core: start one of them on another core.")
+    Some(
+        finding.evidence("Each gets about half of its core: start one of the two on another core."),
+    )
 }

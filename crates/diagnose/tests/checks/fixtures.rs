@@ -4,7 +4,7 @@
 
 use crate::support::{Fixture, fixtures_dir, golden, load, load_dir, render, render_finding};
 use nearpath_diagnose::{CHECKS, Check, Context, diagnose};
-use nearpath_model::Severity;
+use nearpath_model::{Finding, Severity};
 use std::collections::BTreeSet;
 
 fn name(fixture: &Fixture) -> String {
@@ -63,6 +63,15 @@ fn every_folder_has_its_check_and_every_check_its_docs() {
     let docs = std::fs::read_to_string(docs).unwrap();
     for check in CHECKS {
         assert!(docs.contains(&format!("\n## {}\n", check.name)), "{} in docs", check.name);
+        let quoted = |name: &&str| format!("`{name}`");
+        let causes = check.explained_by.iter().map(quoted).collect::<Vec<_>>().join(", ");
+        let row = |line: &str| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            matches!(cells.as_slice(), [_, symptoms, of, _]
+                if symptoms.contains(&quoted(&check.name)) && *of == causes)
+        };
+        let is_known = check.explained_by.is_empty() || docs.lines().any(row);
+        assert!(is_known, "{}: its causes in the table of docs", check.name);
     }
     let mut known: BTreeSet<&str> = CHECKS.iter().map(|check| check.name).collect();
     assert_eq!(known.len(), CHECKS.len(), "names are unique");
@@ -91,6 +100,28 @@ fn whole(name: &str) -> nearpath_model::Diagnosis {
     text.push_str(&format!("\n{}\n", serde_json::to_string_pretty(&diagnosis.host).unwrap()));
     golden(&fixture.path.with_extension("txt"), &text).unwrap_or_else(|e| panic!("{e}"));
     diagnosis
+}
+
+/// The checks of all findings on a fixture, each with those of its symptoms.
+fn of_one_cause(fixture: &str) -> Vec<(String, Vec<String>)> {
+    let fixture = load(&fixtures_dir().join(fixture));
+    let diagnosis = diagnose(&fixture.host, fixture.earlier.as_ref(), fixture.evidence());
+    let symptoms = |finding: &Finding| finding.symptoms.iter().map(|of| of.check.clone()).collect();
+    let workers = diagnosis.findings.iter().filter(|finding| finding.check.starts_with("worker_"));
+    workers.map(|finding| (finding.check.clone(), symptoms(finding))).collect()
+}
+
+#[test]
+fn workers_that_do_not_keep_up_are_one_finding() {
+    let finding = |check: &str, symptoms: &[&str]| {
+        (check.to_owned(), symptoms.iter().map(|&name| name.to_owned()).collect::<Vec<_>>())
+    };
+    let busy = of_one_cause("worker_missed/fires_busy.json");
+    assert_eq!(busy, [finding("worker_missed", &["worker_saturated"])]);
+    let uneven = of_one_cause("worker_missed/fires_uneven.json");
+    assert_eq!(uneven, [finding("worker_missed", &["worker_saturated"])]);
+    let disturbed = of_one_cause("worker_missed/fires_disturbed.json");
+    assert_eq!(disturbed, [finding("worker_disturbed", &["worker_missed"])]);
 }
 
 #[test]

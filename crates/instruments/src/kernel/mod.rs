@@ -24,5 +24,5 @@ pub use probe::{
     pointed_to, probe, result, returns,
 };
 pub use programs::{Attached, Chosen, attach, choose, in_best_mode, load_only, may_load, open};
-pub use refusal::{listening, refused};
+pub use refusal::{listening, reason, refused};
 pub use symbols::Symbols;

@@ -62,15 +62,20 @@ pub fn refused(step: &str, error: &libbpf_rs::Error) -> InstrumentError {
     if denied && !said.starts_with("the verifier") {
         return InstrumentError::Privilege("measuring packets".to_owned());
     }
+    InstrumentError::Refused { step: step.to_owned(), reason: reason(error) }
+}
+
+/// Why loading within [`listening`] failed, as one line: the error, and what libbpf or the verifier says of it.
+pub fn reason(error: &libbpf_rs::Error) -> String {
+    let said = LAST_WORDS.with_borrow(String::clone);
     let locked = Root::live().text(LOCKDOWN).is_ok_and(|mode| mode.contains("[confidentiality]"));
-    let reason = if locked {
+    if locked {
         format!("{error}: not permitted with lockdown=confidentiality ({LOCKDOWN})")
     } else if said.is_empty() {
         error.to_string()
     } else {
         format!("{error}: {said}")
-    };
-    InstrumentError::Refused { step: step.to_owned(), reason }
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::TuneError;
 use crate::bpf_programs::{by_id, info};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nearpath_instruments::{listening, reason};
 use nearpath_model::Choice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -33,16 +34,13 @@ pub struct Loaded {
 /// # Errors
 /// The kernel refused.
 pub fn load(sockets: &[OwnedFd], choices: &[Choice]) -> Result<Loaded, TuneError> {
-    let printer = libbpf_rs::set_print(None);
-    let loaded = load_with(sockets, choices);
-    libbpf_rs::set_print(printer);
-    loaded
+    listening(|| load_with(sockets, choices))
 }
 
 fn load_with(sockets: &[OwnedFd], choices: &[Choice]) -> Result<Loaded, TuneError> {
     let refused = |step: &str| {
         let step = format!("{step} the steering program");
-        move |error: libbpf_rs::Error| TuneError::Kernel { step, reason: error.to_string() }
+        move |error: libbpf_rs::Error| TuneError::Kernel { step, reason: reason(&error) }
     };
     let (parts, nearest) = tables(choices);
     let mut place = MaybeUninit::uninit();

@@ -4,6 +4,7 @@ use crate::TuneError;
 use crate::bpf_programs::{by_id, info};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nearpath_instruments::{listening, reason};
 use nearpath_model::{ClassCpus, CpuId, TrafficClass};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -30,16 +31,13 @@ const QUEUE: u32 = 2048;
 /// # Errors
 /// The kernel refused.
 pub fn load(classes: &ClassCpus) -> Result<OwnedFd, TuneError> {
-    let printer = libbpf_rs::set_print(None);
-    let loaded = load_with(classes);
-    libbpf_rs::set_print(printer);
-    loaded
+    listening(|| load_with(classes))
 }
 
 fn load_with(classes: &ClassCpus) -> Result<OwnedFd, TuneError> {
     let refused = |step: &str| {
         let step = format!("{step} the XDP program");
-        move |error: libbpf_rs::Error| TuneError::Kernel { step, reason: error.to_string() }
+        move |error: libbpf_rs::Error| TuneError::Kernel { step, reason: reason(&error) }
     };
     let mut place = MaybeUninit::uninit();
     let mut open =
