@@ -79,8 +79,8 @@ fn datagrams_are_received_and_sent_and_take_as_long_as_their_spans() {
                 let spans = m.spans.iter().filter(|span| span.direction == direction);
                 let spans: u64 = spans.map(|span| span.total_ns).sum();
                 let error = path(&m, kind).total_ns as f64 / spans as f64 - 1.0;
-                // Either is a sum of middles of buckets.
-                exactly(error.abs() < 0.02, true, &m)?;
+                // Either is a sum of middles of buckets, and within 2.2%. One long wait can be most of both.
+                exactly(error.abs() < 0.044, true, &m)?;
             }
             Ok(())
         });
