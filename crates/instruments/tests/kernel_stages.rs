@@ -393,11 +393,7 @@ fn the_first_datagram_of_each_socket_ends() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    acquainted_pair(&pair, false);
-    let netns = u32::try_from(pair.inode(Side::Server).unwrap()).unwrap();
-    let (protocol, direction) = (Some(Protocol::Udp), Some(Direction::Rx));
-    let filter = Filter { protocol, direction, netns: Some(netns), ..Filter::default() };
-    let send = one_each(&pair);
+    let (filter, send) = one_each(&pair);
     until_exact(|| {
         let m = measure(options(filter.clone()), &send);
         exactly((m.packets.started, m.packets.completed), (SOCKETS, SOCKETS), &m)

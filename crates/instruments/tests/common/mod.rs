@@ -3,7 +3,10 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use nearpath_model::{Cpu, CpuId, CpuSet, LlcId, Measurement, NodeId, Topology};
+use nearpath_instruments::Filter;
+use nearpath_model::{
+    Cpu, CpuId, CpuSet, Direction, LlcId, Measurement, NodeId, Protocol, Topology,
+};
 use nearpath_testing::veth::{Side, VethPair};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -76,8 +79,12 @@ pub fn ping_pong((client, server): &(UdpSocket, UdpSocket), rounds: u64) {
 pub const SOCKETS: u64 = 800;
 
 /// Many sockets, each of which is sent one datagram by CPU 0, which a reader that polls on CPU 1 takes: often before
-/// the socket has signalled it, the first that it ever signals.
-pub fn one_each(pair: &VethPair) -> impl Fn() {
+/// the socket has signalled it, the first that it ever signals. The filter matches these datagrams, received.
+pub fn one_each(pair: &VethPair) -> (Filter, impl Fn()) {
+    acquainted_pair(pair, false);
+    let netns = u32::try_from(pair.inode(Side::Server).unwrap()).unwrap();
+    let (protocol, direction) = (Some(Protocol::Udp), Some(Direction::Rx));
+    let filter = Filter { protocol, direction, netns: Some(netns), ..Filter::default() };
     let bind = |side: Side| UdpSocket::bind((side.ipv4(), 0));
     let client = pair.run(Side::Client, bind).unwrap();
     let servers: Vec<UdpSocket> = (0..SOCKETS)
@@ -87,7 +94,7 @@ pub fn one_each(pair: &VethPair) -> impl Fn() {
             server
         })
         .collect();
-    move || {
+    let send = move || {
         let taken = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -107,7 +114,8 @@ pub fn one_each(pair: &VethPair) -> impl Fn() {
                 }
             });
         });
-    }
+    };
+    (filter, send)
 }
 
 /// Connections that [`connect_from_both`] makes from each CPU.
