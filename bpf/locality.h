@@ -51,6 +51,8 @@ struct socket {
 	u32 send_cpu; /* the CPU, plus 1, that last gave it data to send, or 0 */
 	u32 early_cpu; /* the CPU, plus 1, of a receive call that returned before its datagram was signalled, or 0 */
 	u64 early_sk; /* its socket, which may not have a slot yet */
+	u64 returned; /* receive calls that returned, and those of them that have looked for what was signalled meanwhile */
+	u64 looked;
 	u64 fence; /* see fence() */
 };
 

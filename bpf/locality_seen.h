@@ -128,12 +128,13 @@ static __always_inline void signal_datagram(struct socket *s, struct packet *p, 
 	/* sock_recv does this in the opposite order. */
 	fence(&s->fence);
 	number = s->early_cpu - 1;
-	if (p && s->early_sk == s->sk && s->early_cpu && !is_queued(tag)) {
+	if (p && s->early_sk == s->sk && s->early_cpu && !is_queued(tag) && await_look(&s->returned, &s->looked)) {
 		struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
 
 		if (s->next == tag)
 			s->next = next_datagram(sk, direct);
-		if (cpu)
+		/* It may have seen that this datagram was signalled. */
+		if (cpu && received(tag) == p)
 			let_go_on(p, cpu, number, BY_PROCESS ? group_of_owner(s->sk) : NO_PROCESS, false);
 	}
 	s->early_cpu = 0;
@@ -201,6 +202,7 @@ PROBE(sock_recv, "sock_recv_length")
 	struct cpu *cpu = this_cpu();
 	u32 number = bpf_get_smp_processor_id();
 	struct packet *p;
+	bool is_early;
 	u64 next;
 
 	if (BY_PROCESS)
@@ -208,7 +210,8 @@ PROBE(sock_recv, "sock_recv_length")
 	if (exact || !cpu || !s || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK ||
 	    GET(direct, sk, sk_protocol) != IPPROTO_UDP)
 		return;
-	if (s->sk != address || !s->next) {
+	is_early = s->sk != address || !s->next;
+	if (is_early) {
 		s->early_cpu = number + 1;
 		s->early_sk = address;
 	} else {
@@ -217,13 +220,20 @@ PROBE(sock_recv, "sock_recv_length")
 			let_go(p, cpu, false);
 		s->next = 0;
 	}
-	/* One that is signalled from here on is noted there, one before is in the queue. */
-	fence(&s->fence);
-	if (s->sk != address)
-		return;
-	next = next_datagram(sk, direct);
-	if (next)
-		s->next = next;
+	/* One that is signalled from here on is noted there, one before is in the queue, or is seen here. */
+	fence(&s->returned);
+	if (s->sk == address) {
+		next = s->next;
+		p = is_early ? received(next) : 0;
+		if (p && !is_queued(next)) {
+			let_go(p, cpu, false);
+			s->next = 0;
+		}
+		next = next_datagram(sk, direct);
+		if (next)
+			s->next = next;
+	}
+	fence(&s->looked);
 }
 
 /* Data is passed to a TCP socket; TCP decides when it is sent. */

@@ -55,6 +55,24 @@ static __always_inline void fence(u64 *word)
 	__sync_fetch_and_add(word, 1);
 }
 
+/* Reads of a word, at most: less than a microsecond. */
+#define LOOKS_MAX 512
+
+/*
+ * A receive call that returns on another CPU looks, some instructions later, whether the datagram that it took has
+ * been signalled. (Without an atomic exchange, which Linux has for programs from 5.12 on, two CPUs cannot agree on
+ * which of them ends it without waiting.) Both words only grow, and are equal when it has looked. Returns whether it
+ * has.
+ */
+static __always_inline bool await_look(volatile u64 *returned, volatile u64 *looked)
+{
+	for (u32 i = 0; i < LOOKS_MAX; i++) {
+		if (*looked >= *returned)
+			return true;
+	}
+	return false;
+}
+
 /* A socket of a protocol in which packets end; not that of a tap or of an OVS upcall. */
 static __always_inline bool is_internet(struct sock *sk, const bool direct)
 {

@@ -53,29 +53,10 @@ static __always_inline struct socket *socket_of(struct sock *sk)
 	return s;
 }
 
-/* Reads of a word, at most: less than a microsecond. */
-#define LOOKS_MAX 512
-
 /* When a receive call from the socket last returned, or 0 if unknown. */
 static __always_inline u64 returned_ns(struct socket *s, u64 address)
 {
 	return s->returned_sk == address ? s->returned_ns : 0;
-}
-
-/*
- * The receive call that returns on another CPU is about to claim what it took, some instructions later. (Without
- * an atomic exchange, which Linux has for programs from 5.12 on, two CPUs cannot agree on who does without waiting.)
- * Returns whether it has.
- */
-static __always_inline bool await_look(struct socket *s)
-{
-	volatile u64 *returned = &s->returned_ns, *looked = &s->looked_ns;
-
-	for (u32 i = 0; i < LOOKS_MAX; i++) {
-		if (*looked >= *returned)
-			return true;
-	}
-	return false;
 }
 
 /* Records what the next receive call takes; nothing if the queue is empty, as another CPU may be recording one. */
@@ -114,7 +95,7 @@ static __always_inline bool queue_datagram(struct packet *p, struct sock *sk, u6
 	if (returned_ns(s, address) <= received_ns)
 		return false;
 	/* It has ended the path if it saw that this datagram was taken. */
-	if (!await_look(s))
+	if (!await_look(&s->returned_ns, &s->looked_ns))
 		return false;
 	if (s->taken == tag)
 		s->taken = 0;

@@ -21,6 +21,9 @@ LOG, STDIN = "/run/testpmd.log", "/run/testpmd.stdin"
 # The Ethernet type of the frames: for local experiments.
 FRAME_TYPE = 0x88B5
 
+# Options of testpmd: each packet takes so long that hundreds a second are too many.
+SLOW = "--forward-mode=noisy --noisy-lkup-memory=4 --noisy-lkup-num-reads=50000"
+
 # Arguments: the tap to send on, its frames' destination, the tap to receive on, how many frames and how many a second.
 # Prints how many came. Frames are of 64 bytes, as short as they can be.
 THROUGH = f"""

@@ -174,7 +174,7 @@ def test_a_worker_whose_cpu_goes_offline_floats(host: Host) -> None:
     dpdk.stop_testpmd(host, testpmd)
 
 
-@lab(kernels=("6.12",), topology=Topology(cores=(2, 2), threads=2, memory_mib=1024), nics=(), variant="dpdk")
+@lab(kernels=("6.12",), topology=Topology(cores=(2, 2), threads=2, memory_mib=1024), variant="dpdk")
 def test_workers_without_idle_time_on_one_core_are_one_finding(host: Host) -> None:
     """Ports that are never empty keep two workers busy: on one core, which is found, and then on two."""
     dpdk.reserve_hugepages(host)
@@ -183,7 +183,7 @@ def test_workers_without_idle_time_on_one_core_are_one_finding(host: Host) -> No
     workers = {}
     for name, second in (("shared", sibling), ("alone", other)):
         eal = f"--lcores 0@{main},1@{first},2@{second} --main-lcore 0 --socket-mem 192,0 {ports}"
-        testpmd = dpdk.start_testpmd(host, eal, "--total-num-mbufs=8192 --nb-cores=2 --record-core-cycles")
+        testpmd = dpdk.start_testpmd(host, eal, f"--total-num-mbufs=8192 --nb-cores=2 --record-core-cycles {dpdk.SLOW}")
         command = "nearpath diagnose --measure workers --for 3s --json"
         findings = json.loads(host.check(command, dpdk.PATIENCE_S))["findings"]
         symptoms = {of["check"]: [symptom["check"] for symptom in of.get("symptoms", ())] for of in findings}

@@ -78,6 +78,17 @@ pub(crate) fn cpus(worker: &PollingWorker) -> impl Iterator<Item = Subject> {
     worker.cpus.iter().flat_map(|cpus| cpus.iter().take(16)).map(Subject::Cpu)
 }
 
+/// A worker that lost this share of its time to others leaves bursts in the ring.
+const AWAY_PERCENT: f64 = 5.0;
+
+/// Whether a worker lost so much of its time that it seems to be busy: cycles go on while another task runs.
+pub(crate) fn is_away(worker: &PollingWorker) -> bool {
+    worker.interval.as_ref().is_some_and(|activity| {
+        activity.is_disturbed == Some(true)
+            && activity.lost_percent().unwrap_or(0.0) >= AWAY_PERCENT
+    })
+}
+
 /// The node of a worker. Open vSwitch decides by the one that it has for a PMD thread.
 pub(crate) fn node_of(worker: &PollingWorker) -> Option<NodeId> {
     match worker.role {

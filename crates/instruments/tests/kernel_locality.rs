@@ -179,7 +179,7 @@ fn the_first_datagram_of_each_socket_ends() {
     until_exact(|| {
         let m = measure(&filter, &send);
         let right = on_two_nodes(SOCKETS);
-        if m.rx == right { Ok(()) } else { Err(format!("{m:?}")) }
+        if m.rx == right { Ok(()) } else { Err(format!("{:?}, {:?}", m.rx, m.packets)) }
     });
 }
 

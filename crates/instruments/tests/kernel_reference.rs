@@ -96,7 +96,8 @@ fn queued(client: &UdpSocket, server: &UdpSocket) -> (Option<usize>, Result<(), 
     if let Some(hidden) = hidden.filter(|&hidden| hidden > 0) {
         println!("{hidden} of {} calls of the tracepoints were hidden from perf, too", 2 * PACKETS);
     }
-    (hidden, compared(hidden.unwrap_or(0)))
+    let agree = compared(hidden.unwrap_or(0));
+    (hidden, agree.map_err(|reason| format!("{reason} (perf missed {})", hidden.unwrap_or(0))))
 }
 
 /// Sends them; returns a comparison that allows this many missing packets.

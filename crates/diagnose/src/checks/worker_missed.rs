@@ -6,9 +6,9 @@
 //!
 //! Rules: DPVS's guide to worker tuning (missed packets), DPDK's `rte_eth_stats` (lib/ethdev/rte_ethdev.h).
 
-use crate::workers::{busy, cpus, polls, process_name, received_per_s};
+use crate::workers::{busy, cpus, is_away, polls, process_name, received_per_s};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, PollingPort, PollingProcess, PollingWorker};
+use nearpath_model::{Finding, PollingPort, PollingProcess, PollingWorker, Subject};
 
 pub(super) const CHECK: Check =
     Check::new("worker_missed", "packets that NICs of DPDK dropped, and why", run)
@@ -18,8 +18,6 @@ pub(super) const CHECK: Check =
 const BUSY_PERCENT: f64 = 90.0;
 /// One with less has room left.
 const IDLE_PERCENT: f64 = 60.0;
-/// A worker that lost this share of its time to others leaves bursts in the ring.
-const AWAY_PERCENT: f64 = 5.0;
 /// A queue with this many times the mean share is uneven.
 const UNEVEN: f64 = 1.5;
 
@@ -67,7 +65,7 @@ fn missed_finding(
     port: &PollingPort,
     missed: u64,
 ) -> Finding {
-    let Cause { title: cause, evidence, workers } = cause(process, port);
+    let Cause { title: cause, evidence, away } = cause(process, port);
     let when = if port.interval.is_some() { "" } else { " since it started" };
     let title =
         format!("{} dropped {}{when}{cause}", text::clean(&port.name), text::packets(missed));
@@ -76,7 +74,8 @@ fn missed_finding(
         arrived(context, port).map(|arrived| missed as f64 / (missed as f64 + arrived as f64));
     let mut finding = Finding::new(severity, title)
         .share(share, "its packets")
-        .about(workers.into_iter().flat_map(cpus));
+        .about([Subject::Nic(text::clean(&port.name))])
+        .about(away.into_iter().flat_map(cpus));
     finding = finding.evidence(format!("It is a port of {}.", process_name(process)));
     for sentence in evidence {
         finding = finding.evidence(sentence);
@@ -89,8 +88,8 @@ struct Cause<'a> {
     /// For the title.
     title: &'static str,
     evidence: Vec<String>,
-    /// Those that could not keep up.
-    workers: Vec<&'a PollingWorker>,
+    /// The workers that others kept away.
+    away: Vec<&'a PollingWorker>,
 }
 
 fn cause<'a>(process: &'a PollingProcess, port: &PollingPort) -> Cause<'a> {
@@ -122,8 +121,7 @@ fn cause<'a>(process: &'a PollingProcess, port: &PollingPort) -> Cause<'a> {
         Some((*worker, activity.lost_percent().unwrap_or(0.0)))
     };
     let disturbed: Vec<(&PollingWorker, f64)> = workers.iter().filter_map(lost).collect();
-    // Cycles go on while another task runs, so that a worker that lost its CPU may seem to be busy.
-    let is_away = disturbed.iter().any(|(_, lost)| *lost >= AWAY_PERCENT);
+    let is_away = workers.iter().any(|worker| is_away(worker));
     evidence.extend(disturbed.iter().take(8).map(|(worker, lost)| {
         let lost = text::percent(lost / 100.0);
         format!("Lcore {} lost {lost} of its time to others.", worker.lcore)
@@ -157,13 +155,9 @@ fn cause<'a>(process: &'a PollingProcess, port: &PollingPort) -> Cause<'a> {
         );
         ": bursts longer than its ring"
     };
-    let workers = if is_away || title.ends_with("disturbed") {
-        disturbed.into_iter().map(|(worker, _)| worker).collect()
-    } else {
-        let busy = shares.into_iter().filter(|(_, busy)| *busy >= BUSY_PERCENT);
-        busy.map(|(worker, _)| worker).collect()
-    };
-    Cause { title, evidence, workers }
+    let is_disturbed = title.ends_with("disturbed");
+    let away = disturbed.into_iter().filter(|_| is_disturbed).map(|(worker, _)| worker).collect();
+    Cause { title, evidence, away }
 }
 
 fn no_buffer_finding(

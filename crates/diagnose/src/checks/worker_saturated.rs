@@ -6,13 +6,14 @@
 //! Rule: DPVS's guide to worker tuning (load by CPU), DPDK's `/eal/lcore/usage`, Open vSwitch's `pmd-stats-show`.
 
 use crate::text::capitalized;
-use crate::workers::{DESCRIBED, busy, cpus, grouped, lcores, names, process_name};
+use crate::workers::{
+    DESCRIBED, busy, cpus, grouped, is_away, lcores, names, ports_of, process_name,
+};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, PollingProcess, PollingWorker};
+use nearpath_model::{Finding, PollingPort, PollingProcess, PollingWorker, Subject};
 
 pub(super) const CHECK: Check = Check::new("worker_saturated", "workers without idle time", run)
-    // Cycles go on while another task runs, so that a worker that lost its CPU seems to be busy.
-    .explained_by(&["worker_missed", "worker_disturbed", "worker_smt"]);
+    .explained_by(&["worker_missed", "worker_smt"]);
 
 /// Busy share in percent from which on nothing is left.
 const FULL: f64 = 99.0;
@@ -29,7 +30,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             ));
         }
     }
-    let full = pollers.into_iter().filter(|(_, worker)| busy(worker).is_some_and(|of| of >= FULL));
+    let full = pollers
+        .into_iter()
+        .filter(|(_, worker)| !is_away(worker) && busy(worker).is_some_and(|of| of >= FULL));
     let by_process = grouped(full.map(|(process, worker)| (process.pid, (process, worker))));
     for (_, of) in by_process {
         let workers: Vec<&PollingWorker> = of.iter().map(|(_, worker)| *worker).collect();
@@ -41,11 +44,19 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 fn finding(context: &Context<'_>, process: &PollingProcess, workers: &[&PollingWorker]) -> Finding {
     let most = workers.iter().filter_map(|worker| busy(worker)).fold(0.0, f64::max);
     let severity = severity::of_condition(context, true, Some(most), FULL);
+    let polled = |port: &&PollingPort| {
+        workers.iter().any(|worker| match ports_of(process, worker) {
+            Some(ports) => ports.iter().any(|of| of.name == port.name),
+            None => true,
+        })
+    };
+    let ports = process.ports.iter().filter(polled);
     let has = if workers.len() == 1 { "has" } else { "have" };
     let mut finding =
         Finding::new(severity, format!("{} {has} no idle time", names(process, workers)))
             .share(Some(most / 100.0), "its time on packets")
-            .about(workers.iter().flat_map(|worker| cpus(worker)));
+            .about(workers.iter().flat_map(|worker| cpus(worker)))
+            .about(ports.map(|port| Subject::Nic(text::clean(&port.name))));
     for worker in workers.iter().take(DESCRIBED) {
         let share = text::percent(busy(worker).unwrap_or(0.0) / 100.0);
         let rate = worker.interval.as_ref().and_then(|activity| activity.packets_per_s);
