@@ -48,7 +48,7 @@ static __always_inline void receive(u64 pointer, u32 progress, u64 header, const
 		}
 		/* A virtual device hands the sk_buff to its peer: it is sent, and received as a new one. */
 		if (p->state == PACKET_TX)
-			let_go(p, cpu, false);
+			end_packet(p, cpu, false);
 		else if (p->state == PACKET_ALLOCATED || p->state == PACKET_RX_NO_MATCH)
 			from = p->cpu;
 	} else if (exact) {
@@ -183,7 +183,7 @@ static __always_inline void freed(u64 pointer, bool drop)
 		return;
 	cpu = this_cpu();
 	if (cpu)
-		let_go(p, cpu, drop);
+		end_packet(p, cpu, drop);
 }
 
 PROBE(consume_skb, "consume_skb")

@@ -167,7 +167,7 @@ __noinline int count_in_group(u64 group, u32 transmit, u32 index)
 }
 
 /* The group of a packet: known since its start or, if it was received, the process that takes it. */
-static __always_inline void let_go_in_group(struct packet *p, u64 process, u32 transmit, u32 index)
+static __always_inline void end_in_group(struct packet *p, u64 process, u32 transmit, u32 index)
 {
 	u64 *group;
 
@@ -181,7 +181,7 @@ static __always_inline void let_go_in_group(struct packet *p, u64 process, u32 t
 }
 
 /* A counted packet is freed on a CPU; `process` is the group of what takes it, if packets are split by process. */
-static __always_inline void let_go_on(struct packet *p, struct cpu *cpu, u32 on, u64 process, bool drop)
+static __always_inline void end_packet_on(struct packet *p, struct cpu *cpu, u32 on, u64 process, bool drop)
 {
 	u32 transmit = p->state == PACKET_TX, number = p->cpu, index;
 	struct cpu *from = bpf_map_lookup_elem(&cpus, &number);
@@ -198,7 +198,7 @@ static __always_inline void let_go_on(struct packet *p, struct cpu *cpu, u32 on,
 	if (drop)
 		__sync_fetch_and_add(&c->dropped, 1);
 	if (per)
-		let_go_in_group(p, process, transmit, index);
+		end_in_group(p, process, transmit, index);
 	free_slot(p);
 	if (index == SAME_CPU && !all_cpu_pairs)
 		return;
@@ -209,13 +209,13 @@ static __always_inline void let_go_on(struct packet *p, struct cpu *cpu, u32 on,
 }
 
 /* A counted packet is freed here. */
-static __always_inline void let_go(struct packet *p, struct cpu *cpu, bool drop)
+static __always_inline void end_packet(struct packet *p, struct cpu *cpu, bool drop)
 {
 	u64 process = NO_PROCESS;
 
 	if (BY_PROCESS && p->state != PACKET_TX && !drop && !cpu->serving)
 		process = group_of_current();
-	let_go_on(p, cpu, bpf_get_smp_processor_id(), process, drop);
+	end_packet_on(p, cpu, bpf_get_smp_processor_id(), process, drop);
 }
 
 /*

@@ -48,7 +48,7 @@ static __always_inline void gro_result(u64 result)
 	if (p && is_ignored(p, cpu->gro_packet))
 		free_slot(p);
 	if (p && p->tag == cpu->gro_packet && p->state == PACKET_RX)
-		let_go(p, cpu, false);
+		end_packet(p, cpu, false);
 	cpu->gro_packet = 0;
 }
 
@@ -94,7 +94,7 @@ PROBE(tcp_rcv_established, "tcp_probe")
 	if (has_tcp_data((struct sk_buff *)ctx[1], direct))
 		cpu->packet = tag;
 	else
-		let_go(p, cpu, false);
+		end_packet(p, cpu, false);
 }
 
 static __always_inline struct socket *socket_of(u64 sk)
@@ -135,7 +135,7 @@ static __always_inline void signal_datagram(struct socket *s, struct packet *p, 
 			s->next = next_datagram(sk, direct);
 		/* It may have seen that this datagram was signalled. */
 		if (cpu && received(tag) == p)
-			let_go_on(p, cpu, number, BY_PROCESS ? group_of_owner(s->sk) : NO_PROCESS, false);
+			end_packet_on(p, cpu, number, BY_PROCESS ? group_of_owner(s->sk) : NO_PROCESS, false);
 	}
 	s->early_cpu = 0;
 }
@@ -168,7 +168,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 	p = received(cpu->packet);
 	if (protocol == IPPROTO_TCP && p) {
 		if (last != p->tag && last != address + bpf_core_field_offset(sk->sk_receive_queue))
-			let_go(p, cpu, false);
+			end_packet(p, cpu, false);
 	}
 	if (protocol == IPPROTO_UDP) {
 		p = received(delivered_datagram(cpu, bpf_get_smp_processor_id(), last,
@@ -190,7 +190,7 @@ PROBE(skb_copy_datagram, "skb_copy_datagram_iovec")
 
 	end_ignored(address_of(ctx[0]));
 	if (cpu && p)
-		let_go(p, cpu, false);
+		end_packet(p, cpu, false);
 }
 
 /* A receive call returns: for UDP with the datagram that was first in the queue. */
@@ -217,7 +217,7 @@ PROBE(sock_recv, "sock_recv_length")
 	} else {
 		p = received(s->next);
 		if (p)
-			let_go(p, cpu, false);
+			end_packet(p, cpu, false);
 		s->next = 0;
 	}
 	/* One that is signalled from here on is noted there, one before is in the queue, or is seen here. */
@@ -226,7 +226,7 @@ PROBE(sock_recv, "sock_recv_length")
 		next = s->next;
 		p = is_early ? received(next) : 0;
 		if (p && !is_queued(next)) {
-			let_go(p, cpu, false);
+			end_packet(p, cpu, false);
 			s->next = 0;
 		}
 		next = next_datagram(sk, direct);

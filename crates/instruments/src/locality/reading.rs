@@ -59,16 +59,16 @@ impl Reading<'_> {
     }
 
     /// The fate of the packets, of which this many were freed.
-    pub fn fates(&self, let_go: u64) -> Fates {
+    pub fn fates(&self, ended: u64) -> Fates {
         let (dropped, collided) = (self.sum(DROPPED), self.sum(COLLIDED));
         let not_allocated = self.sum(NOT_ALLOCATED);
         // Read last: a packet that starts in the meantime counts as in flight.
         let started = self.sum(STARTED);
         Fates {
             started,
-            completed: let_go.saturating_sub(dropped),
+            completed: ended.saturating_sub(dropped),
             dropped,
-            abandoned: started.saturating_sub(let_go.max(dropped) + collided + not_allocated),
+            abandoned: started.saturating_sub(ended.max(dropped) + collided + not_allocated),
             collided,
             not_allocated,
             returned: self.sum(RETURNED),

@@ -14,7 +14,7 @@ const QUIET: Duration = Duration::from_secs(300);
 /// Whether late packets are explained.
 #[derive(Debug)]
 pub struct Explaining {
-    /// It is asked for at all.
+    /// Whether it is requested.
     allowed: bool,
     on: bool,
     /// When many were late last.

@@ -31,7 +31,7 @@ const PEER: u64 = 0x02;
 /// `PERF_MEM_HOPS_0`: another core of the same node. More hops are other nodes.
 const SAME_NODE: u64 = 1;
 
-/// `PERF_MEM_SNOOP_HITM` and `PERF_MEM_SNOOPX_PEER` in their places.
+/// `PERF_MEM_SNOOP_HITM` and `PERF_MEM_SNOOPX_PEER` in their positions.
 pub const HITM_BITS: u64 = HITM << 19;
 pub const PEER_BITS: u64 = PEER << 38;
 

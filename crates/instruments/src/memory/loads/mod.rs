@@ -1,22 +1,22 @@
 //! Samples of loads, where the machine has a PMU for them: the event (`pmu`), the kernel's rings (`perf`) and areas (`aux`),
-//! records (`record`, `data_src`, `spe`), and sums (`sum`, `places`, `elf`). The method is described in `docs/memory.md`.
+//! records (`record`, `data_src`, `spe`), and sums (`sum`, `addresses`, `elf`). The method is described in `docs/memory.md`.
 
+mod addresses;
 mod aux;
 mod data_src;
 mod elf;
 mod perf;
-mod places;
 pub mod pmu;
 mod record;
 mod spe;
 mod sum;
 
+use addresses::Addresses;
 use aux::AuxAreas;
 use nearpath_host::Root;
 use nearpath_model::{CpuSet, LoadSamples};
 pub(crate) use perf::open_event;
 use perf::{Perf, Rate};
-use places::Places;
 use pmu::{Events, SpeEvent};
 use record::{COLLISION, Record, Sample, TRUNCATED};
 use spe::Codes;
@@ -77,7 +77,7 @@ impl Loads {
 
     /// What was sampled so far.
     pub fn read(&self, root: &Root) -> LoadSamples {
-        lock(&self.shared.sums).result(&mut Places::new(root))
+        lock(&self.shared.sums).result(&mut Addresses::new(root))
     }
 }
 
@@ -94,13 +94,13 @@ impl Drop for Loads {
 
 fn sample_until_stopped(shared: &Shared, mut sampler: Sampler) {
     let root = Root::live();
-    let mut places = Places::new(&root);
+    let mut addresses = Addresses::new(&root);
     let mut is_stopped = lock(&shared.is_stopped);
     while !*is_stopped {
         let wait = shared.stopped.wait_timeout_while(is_stopped, PAUSE, |stopped| !*stopped);
         is_stopped = wait.unwrap_or_else(PoisonError::into_inner).0;
         let mut sums = lock(&shared.sums);
-        sampler.take(&mut sums, &mut places);
+        sampler.take(&mut sums, &mut addresses);
     }
 }
 
@@ -130,10 +130,10 @@ impl Sampler {
         }
     }
 
-    fn take(&mut self, sums: &mut Sums, places: &mut Places<'_>) {
+    fn take(&mut self, sums: &mut Sums, addresses: &mut Addresses<'_>) {
         match self {
             Self::Rings(perf) => perf.take(|record| match record {
-                Record::Sample(sample) => sums.add(&sample, places),
+                Record::Sample(sample) => sums.add(&sample, addresses),
                 Record::Lost(count) => sums.lost(count),
                 Record::Throttled => sums.throttled(),
                 Record::Area(_) | Record::Other => {}
@@ -144,8 +144,8 @@ impl Sampler {
                         let codes = codes.get(&part.cpu).copied().unwrap_or(Codes::Unknown);
                         let malformed =
                             spe::samples(part.bytes, part.begins, part.cpu, codes, |sample| {
-                                let pid = places.process_of(sample.tid);
-                                sums.add(&Sample { pid, ..sample }, places);
+                                let pid = addresses.process_of(sample.tid);
+                                sums.add(&Sample { pid, ..sample }, addresses);
                             });
                         // How many collided is not known: one, or more.
                         let collided = u64::from(part.flags & COLLISION != 0);

@@ -3,8 +3,8 @@
 //! Input: samples, the node of each physical address, and each process's mappings and symbols. Output: [`LoadSamples`].
 //! Memory is bounded: by limits on processes, regions, lines, and instructions of a line.
 
+use super::addresses::Addresses;
 use super::data_src::DataSource;
-use super::places::Places;
 use super::record::Sample;
 use nearpath_model::{
     CodeOfLine, CpuId, CpuSet, LoadSamples, LoadSource, ProcessLoads, RegionLoads, SharedLine,
@@ -69,11 +69,11 @@ impl Sums {
     }
 
     /// Adds a sample. Those that are neither loads nor stores (IBS samples any operation) do not count.
-    pub fn add(&mut self, sample: &Sample, places: &mut Places<'_>) {
+    pub fn add(&mut self, sample: &Sample, addresses: &mut Addresses<'_>) {
         let source = DataSource(sample.data_src);
         if source.is_load() {
             self.result.loads += 1;
-            self.load(sample, source, places);
+            self.load(sample, source, addresses);
         }
         if source.is_store() {
             self.result.stores += 1;
@@ -81,13 +81,13 @@ impl Sums {
         self.line(sample, source);
     }
 
-    fn load(&mut self, sample: &Sample, source: DataSource, places: &mut Places<'_>) {
+    fn load(&mut self, sample: &Sample, source: DataSource, addresses: &mut Addresses<'_>) {
         if self.processes.len() >= PROCESSES && !self.processes.contains_key(&sample.pid) {
             self.result.not_counted += 1;
             return;
         }
-        let node = places.node(sample.physical);
-        let region = places.region(sample.pid, sample.address);
+        let node = addresses.node(sample.physical);
+        let region = addresses.region(sample.pid, sample.address);
         let source = source.source();
         let process = self.processes.entry(sample.pid).or_default();
         (process.pid, process.loads) = (sample.pid, process.loads + 1);
@@ -138,11 +138,11 @@ impl Sums {
     }
 
     /// What was sampled so far.
-    pub fn result(&self, places: &mut Places<'_>) -> LoadSamples {
+    pub fn result(&self, addresses: &mut Addresses<'_>) -> LoadSamples {
         let mut result = self.result.clone();
         result.processes = self.processes.values().cloned().collect();
         for process in &mut result.processes {
-            process.comm = places.comm(process.pid);
+            process.comm = addresses.comm(process.pid);
             let of = |which: &dyn Fn(LoadSource) -> bool| -> u64 {
                 process.sources.iter().filter(|(its, _)| which(**its)).map(|(_, n)| n).sum()
             };
@@ -159,13 +159,13 @@ impl Sums {
         let mut lines: Vec<_> = self.lines.iter().filter(|(_, line)| line.hitm > 0).collect();
         lines.sort_by_key(|(key, line)| (Reverse(line.hitm), **key));
         let shown = lines.into_iter().take(SHOWN);
-        result.shared_lines = shown.map(|(key, line)| line.shown(*key, places)).collect();
+        result.shared_lines = shown.map(|(key, line)| line.shown(*key, addresses)).collect();
         result
     }
 }
 
 impl Line {
-    fn shown(&self, (pid, address): (u32, u64), places: &mut Places<'_>) -> SharedLine {
+    fn shown(&self, (pid, address): (u32, u64), addresses: &mut Addresses<'_>) -> SharedLine {
         let offsets = |side: &BTreeMap<u64, Code>| -> BTreeSet<u8> {
             side.values().flat_map(|code| code.offsets.iter().copied()).collect()
         };
@@ -173,21 +173,25 @@ impl Line {
         SharedLine {
             address,
             pid,
-            region: places.region(pid, address),
+            region: addresses.region(pid, address),
             hitm: self.hitm,
             remote_hitm: self.remote_hitm,
             is_false: (!written.is_empty()).then(|| read.is_disjoint(&written)),
-            readers: functions(&self.loads, pid, places),
-            writers: functions(&self.stores, pid, places),
+            readers: functions(&self.loads, pid, addresses),
+            writers: functions(&self.stores, pid, addresses),
         }
     }
 }
 
 /// The functions of instructions, most samples first.
-fn functions(side: &BTreeMap<u64, Code>, pid: u32, places: &mut Places<'_>) -> Vec<CodeOfLine> {
+fn functions(
+    side: &BTreeMap<u64, Code>,
+    pid: u32,
+    addresses: &mut Addresses<'_>,
+) -> Vec<CodeOfLine> {
     let mut functions: BTreeMap<String, Code> = BTreeMap::new();
     for (ip, code) in side {
-        let function = functions.entry(places.function(pid, *ip)).or_default();
+        let function = functions.entry(addresses.function(pid, *ip)).or_default();
         function.samples += code.samples;
         function.offsets.extend(&code.offsets);
         function.cpus = function.cpus.union(&code.cpus);
@@ -250,16 +254,16 @@ mod tests {
     fn loads_have_shares_by_source_node_and_region() {
         let dir = tree();
         let root = Root::tree(dir.path()).unwrap();
-        let (mut places, mut sums) = (Places::new(&root), Sums::new("cpu"));
+        let (mut addresses, mut sums) = (Addresses::new(&root), Sums::new("cpu"));
         for _ in 0..3 {
-            sums.add(&sample(0x40_0010, 0x60_0000, 0, LOCAL, 0x1000), &mut places);
+            sums.add(&sample(0x40_0010, 0x60_0000, 0, LOCAL, 0x1000), &mut addresses);
         }
-        sums.add(&sample(0x40_0010, 0x7f00_0000_0040, 0, REMOTE, 0x800_0040), &mut places);
+        sums.add(&sample(0x40_0010, 0x7f00_0000_0040, 0, REMOTE, 0x800_0040), &mut addresses);
         // An operation without memory, and a source that is not reported.
-        sums.add(&sample(0x40_0010, 0, 0, 1, 0), &mut places);
-        sums.add(&sample(0xffff_ffff_8100_0010, 0xffff_8880_0000_0000, 0, 2, 0), &mut places);
+        sums.add(&sample(0x40_0010, 0, 0, 1, 0), &mut addresses);
+        sums.add(&sample(0xffff_ffff_8100_0010, 0xffff_8880_0000_0000, 0, 2, 0), &mut addresses);
         sums.lost(5);
-        let result = sums.result(&mut places);
+        let result = sums.result(&mut addresses);
         assert_eq!((result.loads, result.stores, result.lost), (5, 0, 5));
         let process = &result.processes[0];
         assert_eq!((process.comm.as_deref(), process.loads), (Some("app"), 5));
@@ -275,19 +279,19 @@ mod tests {
     fn a_line_has_the_functions_on_both_sides() {
         let dir = tree();
         let root = Root::tree(dir.path()).unwrap();
-        let (mut places, mut sums) = (Places::new(&root), Sums::new("cpu"));
+        let (mut addresses, mut sums) = (Addresses::new(&root), Sums::new("cpu"));
         let line = 0x7f00_0020_0000;
         for _ in 0..4 {
-            sums.add(&sample(0x40_0100, line + 8, 0, HITM, 0), &mut places);
-            sums.add(&sample(0x40_0200, line + 32, 2, STORE, 0), &mut places);
+            sums.add(&sample(0x40_0100, line + 8, 0, HITM, 0), &mut addresses);
+            sums.add(&sample(0x40_0200, line + 32, 2, STORE, 0), &mut addresses);
         }
-        sums.add(&sample(0xffff_ffff_8100_0010, line + 8, 1, HITM, 0), &mut places);
+        sums.add(&sample(0xffff_ffff_8100_0010, line + 8, 1, HITM, 0), &mut addresses);
         // Another line, which one core reads where the other writes.
-        sums.add(&sample(0x40_0100, line + 64, 0, HITM, 0), &mut places);
-        sums.add(&sample(0x40_0200, line + 64, 2, STORE, 0), &mut places);
+        sums.add(&sample(0x40_0100, line + 64, 0, HITM, 0), &mut addresses);
+        sums.add(&sample(0x40_0200, line + 64, 2, STORE, 0), &mut addresses);
         // Written, and never read modified.
-        sums.add(&sample(0x40_0200, line + 128, 2, STORE, 0), &mut places);
-        let result = sums.result(&mut places);
+        sums.add(&sample(0x40_0200, line + 128, 2, STORE, 0), &mut addresses);
+        let result = sums.result(&mut addresses);
         let [first, second] = &result.shared_lines[..] else { panic!("{result:?}") };
         assert_eq!((first.address, first.hitm, first.remote_hitm), (line, 5, 5));
         assert_eq!((first.is_false, second.is_false), (Some(true), Some(false)));
@@ -311,11 +315,11 @@ mod tests {
     fn memory_is_bounded() {
         let dir = tree();
         let root = Root::tree(dir.path()).unwrap();
-        let (mut places, mut sums) = (Places::new(&root), Sums::new("cpu"));
+        let (mut addresses, mut sums) = (Addresses::new(&root), Sums::new("cpu"));
         for pid in 0..PROCESSES as u32 + 10 {
-            sums.add(&Sample { pid, data_src: LOCAL, ..Sample::default() }, &mut places);
+            sums.add(&Sample { pid, data_src: LOCAL, ..Sample::default() }, &mut addresses);
         }
-        let result = sums.result(&mut places);
+        let result = sums.result(&mut addresses);
         assert_eq!((result.processes.len(), result.not_counted), (PROCESSES, 10));
     }
 }

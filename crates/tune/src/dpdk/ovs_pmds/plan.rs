@@ -93,7 +93,7 @@ fn threads_for(
     let wanted: BTreeSet<NodeId> = ports.iter().filter_map(|port| port.node).collect();
     let lacking: Vec<NodeId> =
         wanted.iter().copied().filter(|node| cpus_on(&set, nodes, *node).is_empty()).collect();
-    let stray: BTreeSet<CpuId> =
+    let misplaced: BTreeSet<CpuId> =
         nodes.iter().filter(|(_, node)| !wanted.contains(node)).map(|(cpu, _)| *cpu).collect();
     let mut cores = Cores::new(topology);
     cores.reserve(&set);
@@ -103,8 +103,8 @@ fn threads_for(
             .filter(|port| port.node == Some(*node))
             .map(|port| port.queues.len())
             .sum();
-        // The stray threads are shared out evenly.
-        let share = (stray.len() + lacking.len() - 1 - index) / lacking.len();
+        // The misplaced threads are shared out evenly.
+        let share = (misplaced.len() + lacking.len() - 1 - index) / lacking.len();
         let count = threads.map_or(share, |threads| threads as usize).min(queues).max(1);
         let taken: Vec<CpuId> = std::iter::from_fn(|| cores.take(Some(*node), Taker::Worker))
             .filter_map(|core| core.cpus.first().copied())
@@ -118,7 +118,7 @@ fn threads_for(
     // A port whose node is unknown may be polled by any of them.
     let is_replaced = set.len() > nodes.len() && ports.iter().all(|port| port.node.is_some());
     if is_replaced {
-        set.retain(|cpu| !stray.contains(cpu));
+        set.retain(|cpu| !misplaced.contains(cpu));
     }
     set
 }

@@ -24,7 +24,7 @@ const KERNEL: u64 = 1 << 63;
 
 /// Looks addresses up, and keeps what it has read.
 #[derive(Debug)]
-pub struct Places<'a> {
+pub struct Addresses<'a> {
     root: &'a Root,
     blocks: Blocks,
     processes: HashMap<u32, Vec<Region>>,
@@ -42,7 +42,7 @@ struct Region {
     name: String,
 }
 
-impl<'a> Places<'a> {
+impl<'a> Addresses<'a> {
     /// Those of the host behind a root.
     pub fn new(root: &'a Root) -> Self {
         let (processes, files) = (HashMap::new(), HashMap::new());
@@ -165,15 +165,15 @@ mod tests {
     #[test]
     fn functions_of_a_library_have_names() {
         let root = Root::live();
-        let mut places = Places::new(&root);
+        let mut addresses = Addresses::new(&root);
         let here = libc::getpid as *const () as u64;
-        let name = places.function(std::process::id(), here);
+        let name = addresses.function(std::process::id(), here);
         assert!(name.contains("getpid"), "{name}");
-        assert_eq!(places.region(std::process::id(), 0), "unknown");
-        assert_eq!(places.function(u32::MAX, here), "unknown");
+        assert_eq!(addresses.region(std::process::id(), 0), "unknown");
+        assert_eq!(addresses.function(u32::MAX, here), "unknown");
         // SAFETY: it has no arguments and cannot fail.
         let thread = u32::try_from(unsafe { libc::gettid() }).unwrap();
-        assert_eq!(places.process_of(thread), std::process::id());
-        assert_eq!(places.process_of(u32::MAX), 0);
+        assert_eq!(addresses.process_of(thread), std::process::id());
+        assert_eq!(addresses.process_of(u32::MAX), 0);
     }
 }
