@@ -89,11 +89,14 @@ static __always_inline bool queue_datagram(struct packet *p, struct sock *sk, u6
 		see_next(s, sk, direct);
 	if (is_queued(tag))
 		return false;
-	s->taken = tag;
-	/* sock_recv does this in the opposite order, so one of the two sees the other, or each does. */
-	fence(&s->fence);
-	if (returned_ns(s, address) <= received_ns)
-		return false;
+	/* (If an earlier call returned since, the next one must not end it, too.) */
+	if (returned_ns(s, address) <= received_ns) {
+		s->taken = tag;
+		/* sock_recv does this in the opposite order, so one of the two sees the other, or each does. */
+		fence(&s->fence);
+		if (returned_ns(s, address) <= received_ns)
+			return false;
+	}
 	/* It has ended the path if it saw that this datagram was taken. */
 	if (!await_look(&s->returned_ns, &s->looked_ns))
 		return false;

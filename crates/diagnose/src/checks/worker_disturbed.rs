@@ -37,18 +37,15 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     for (process, worker) in context.pollers() {
         let Some(activity) = &worker.interval else { continue };
         match activity.is_disturbed {
-            Some(true) => disturbed.push((process.pid, (process, worker, activity))),
+            Some(true) => disturbed.push((process, (worker, activity))),
             Some(false) => {}
             None => {
                 outcome.not_checked(format!("how long {} waited is unknown", name(process, worker)))
             }
         }
     }
-    for (_, of) in grouped(disturbed) {
-        let process = of.first().map(|(process, _, _)| *process);
-        let own: Vec<Disturbed<'_>> =
-            of.iter().map(|(_, worker, activity)| (*worker, *activity)).collect();
-        outcome.findings.extend(process.map(|process| finding(workers, process, &own)));
+    for (process, of) in grouped(disturbed) {
+        outcome.findings.push(finding(workers, process, &of));
     }
     outcome
 }

@@ -21,14 +21,12 @@ fn run(context: &Context<'_>) -> CheckOutcome {
             None => {
                 outcome.not_checked(format!("the CPUs of {} are unknown", name(process, worker)))
             }
-            Some(cpus) if cpus.len() > 1 => floating.push(((process.pid, cpus), (process, worker))),
+            Some(cpus) if cpus.len() > 1 => floating.push(((process, cpus), worker)),
             Some(_) => {}
         }
     }
-    for ((_, cpus), of) in grouped(floating) {
-        let workers: Vec<&PollingWorker> = of.iter().map(|(_, worker)| *worker).collect();
-        let process = of.first().map(|(process, _)| *process);
-        outcome.findings.extend(process.map(|process| finding(context, process, &workers, cpus)));
+    for ((process, cpus), workers) in grouped(floating) {
+        outcome.findings.push(finding(context, process, &workers, cpus));
     }
     outcome
 }
@@ -60,8 +58,10 @@ fn finding(
     };
     let sharing: Vec<&PollingWorker> = process.workers.iter().filter(shares).collect();
     if !sharing.is_empty() {
-        finding =
-            finding.evidence(format!("Of these CPUs {} may use some, too.", lcores(&sharing)));
+        finding = finding.evidence(format!(
+            "{} may run on some of these CPUs, too.",
+            capitalized(&lcores(&sharing))
+        ));
     }
     let pairs = workers.iter().zip(cpus.iter()).take(DESCRIBED);
     let own: Vec<String> = pairs.map(|(worker, cpu)| format!("{}@{cpu}", worker.lcore)).collect();

@@ -83,6 +83,9 @@ fn missed_finding(
     finding
 }
 
+/// The cause if others kept workers away.
+const DISTURBED: &str = ": workers disturbed";
+
 /// Why a port's packets were missed.
 struct Cause<'a> {
     /// For the title.
@@ -121,7 +124,7 @@ fn cause<'a>(process: &'a PollingProcess, port: &PollingPort) -> Cause<'a> {
         Some((*worker, activity.lost_percent().unwrap_or(0.0)))
     };
     let disturbed: Vec<(&PollingWorker, f64)> = workers.iter().filter_map(lost).collect();
-    let is_away = workers.iter().any(|worker| is_away(worker));
+    let some_away = workers.iter().any(|worker| is_away(worker));
     evidence.extend(disturbed.iter().take(8).map(|(worker, lost)| {
         let lost = text::percent(lost / 100.0);
         format!("Lcore {} lost {lost} of its time to others.", worker.lcore)
@@ -129,8 +132,8 @@ fn cause<'a>(process: &'a PollingProcess, port: &PollingPort) -> Cause<'a> {
     let all_busy = !shares.is_empty() && shares.iter().all(|(_, busy)| *busy >= BUSY_PERCENT);
     let some_idle = shares.iter().any(|(_, busy)| *busy < IDLE_PERCENT);
     let some_busy = shares.iter().any(|(_, busy)| *busy >= BUSY_PERCENT);
-    let title = if is_away {
-        ": workers disturbed"
+    let title = if some_away {
+        DISTURBED
     } else if all_busy {
         evidence.push("Add workers and queues, or cores that do more.".to_owned());
         ": workers busy"
@@ -138,7 +141,7 @@ fn cause<'a>(process: &'a PollingProcess, port: &PollingPort) -> Cause<'a> {
         evidence.push("Spread the flows: more header fields in the RSS hash, another table, or rules for heavy flows.".to_owned());
         ": packets uneven, some workers idle"
     } else if !disturbed.is_empty() {
-        ": workers disturbed"
+        DISTURBED
     } else if is_uneven {
         ": packets uneven over queues"
     } else if shares.is_empty() {
@@ -155,9 +158,8 @@ fn cause<'a>(process: &'a PollingProcess, port: &PollingPort) -> Cause<'a> {
         );
         ": bursts longer than its ring"
     };
-    let is_disturbed = title.ends_with("disturbed");
-    let away = disturbed.into_iter().filter(|_| is_disturbed).map(|(worker, _)| worker).collect();
-    Cause { title, evidence, away }
+    let away = disturbed.into_iter().filter(|_| title == DISTURBED).map(|(worker, _)| worker);
+    Cause { title, evidence, away: away.collect() }
 }
 
 fn no_buffer_finding(

@@ -1,8 +1,8 @@
 //! Workers, their ports, their packet buffers and their hugepages on different nodes.
 //!
 //! Input: the workers of DPDK and Open vSwitch. Output: one finding for the workers of a process that poll ports of
-//! another node, one for each process whose pools or hugepages are where none of its workers are, one for a main lcore on another
-//! node. Nothing moves them while they run: the application starts with other cores.
+//! another node, one for each process whose pools or hugepages are where none of its workers are, one for a main lcore
+//! on another node. Nothing moves them while they run: the application starts with other cores.
 //!
 //! Rules: DPVS's guide to worker tuning (workers on the NIC's node), DPDK's guide to performance (cores, NIC and memory
 //! of one socket), Open vSwitch's Documentation/topics/dpdk/pmd.rst (a queue is assigned to a PMD thread of its node if

@@ -33,10 +33,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let full = pollers
         .into_iter()
         .filter(|(_, worker)| !is_away(worker) && busy(worker).is_some_and(|of| of >= FULL));
-    let by_process = grouped(full.map(|(process, worker)| (process.pid, (process, worker))));
-    for (_, of) in by_process {
-        let workers: Vec<&PollingWorker> = of.iter().map(|(_, worker)| *worker).collect();
-        outcome.findings.extend(of.first().map(|(process, _)| finding(context, process, &workers)));
+    for (process, workers) in grouped(full) {
+        outcome.findings.push(finding(context, process, &workers));
     }
     outcome
 }
