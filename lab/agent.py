@@ -23,12 +23,16 @@ class Result(NamedTuple):
     err: str
 
 
-# The error if QEMU exited by itself because its guest was stuck (scripts/lab reruns such a test).
-CLOSED = "QEMU closed its socket"
-
-
 class QemuError(Exception):
     """QEMU or the guest's agent refused a command."""
+
+
+class EmulatorDied(Exception):
+    """QEMU exited by itself, as it does when its guest panics or is stuck, or the guest's agent is silent. The only
+    reason to run a test again (scripts/lab)."""
+
+
+CLOSED = "QEMU closed its socket"
 
 
 class Channel:
@@ -41,22 +45,22 @@ class Channel:
         self.pending = b""
 
     def send(self, command: str, arguments: dict[str, Any]) -> None:
-        """Sends a command; raises `ConnectionError` if the other end is closed."""
+        """Sends a command; raises `EmulatorDied` if the other end is closed."""
         message = {"execute": command, "arguments": arguments}
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except ConnectionError as error:
-            raise ConnectionError(CLOSED) from error
+            raise EmulatorDied(CLOSED) from error
 
     def receive(self) -> dict[str, Any]:
-        """Returns the next message; raises `TimeoutError` if none arrives, `ConnectionError` at the end."""
+        """Returns the next message; raises `TimeoutError` if none arrives, `EmulatorDied` at the end."""
         while b"\n" not in self.pending:
             try:
                 chunk = self.socket.recv(1 << 20)
             except ConnectionError as error:
-                raise ConnectionError(CLOSED) from error
+                raise EmulatorDied(CLOSED) from error
             if not chunk:
-                raise ConnectionError(CLOSED)
+                raise EmulatorDied(CLOSED)
             self.pending += chunk
         line, _, self.pending = self.pending.partition(b"\n")
         message: dict[str, Any] = json.loads(line.lstrip(b"\xff"))
@@ -127,12 +131,15 @@ class Agent(Channel):
                 continue
             self.socket.settimeout(usual)
             return
-        raise TimeoutError(f"no answer from the guest's agent in {timeout_s:.0f} s")
+        raise EmulatorDied(f"no answer from the guest's agent in {timeout_s:.0f} s")
 
     def command(self, name: str, **arguments: Any) -> Any:
         """Runs a command of the agent and returns its result."""
         self.send(name, arguments)
-        message = self.receive()
+        try:
+            message = self.receive()
+        except TimeoutError as error:
+            raise EmulatorDied(f"no answer from the guest's agent to {name}") from error
         if "error" in message:
             raise QemuError(f"{name}: {message['error']['desc']}")
         return message["return"]

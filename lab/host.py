@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from . import cache, images
-from .agent import Agent, Channel, Monitor, QemuError, Result
+from .agent import Agent, Channel, EmulatorDied, Monitor, QemuError, Result
 from .machine import Machine
 from .payload import PROJECT
 from .peer import WITH_US, Namespace, Wire
@@ -174,7 +174,7 @@ class Host:
         self._keep_logs(folder)
         try:
             (folder / "dmesg").write_text(self.run(["dmesg"], timeout_s=20).out)
-        except (OSError, QemuError) as error:
+        except (EmulatorDied, OSError, QemuError) as error:
             (folder / "dmesg").write_text(f"not available: {error}\n")
 
     def _keep_logs(self, folder: Path) -> None:
@@ -211,7 +211,7 @@ class Host:
         while True:
             try:
                 return kind(self.folder / name, PATIENCE_S)
-            except (FileNotFoundError, ConnectionError) as error:
+            except (FileNotFoundError, ConnectionError, EmulatorDied) as error:
                 # Not yet created, or already gone: QEMU opens its sockets before it checks all options.
                 if self.qemu.poll() is not None:
                     complaint = (self.folder / "qemu-errors").read_text(errors="replace").strip()
@@ -305,7 +305,7 @@ def snapshot(machine: Machine) -> Path:
     def build_twice(path: Path) -> None:
         try:
             build(path)
-        except (AssertionError, QemuError, ConnectionError, TimeoutError) as error:
+        except (AssertionError, QemuError, EmulatorDied, TimeoutError) as error:
             # Discard a boot that lost an interrupt in emulation; a second loss is rare.
             cache.say(f"booting {machine.name} again: {error}")
             record_rerun(f"booting {machine.name}", str(error))

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from lab import Host, Nic
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, SMT, TWO_NODES
@@ -112,7 +112,6 @@ def test_unobservable_accepts_are_reported(host: Host) -> None:
     assert "do not identify the completed request" in unknown["reason"], unknown
 
 
-@ci
 @lab(topology=SMT, nics=(Nic("igb", node=1),))
 def test_datagrams_are_counted_by_group_and_worker(host: Host) -> None:
     server = host.start(["python3", "-c", SERVER])

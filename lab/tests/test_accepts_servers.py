@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab import Host, Nic
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.payload import payload_of_tests
 
 from .hosts import IGB, SMT, TWO_NODES
@@ -22,13 +22,11 @@ def payload(lab_here: None) -> Path:
     return payload_of_tests("nearpath-instruments", URING, DATAGRAMS, ACCEPTS)
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_accepts_are_counted(host: Host) -> None:
     assert len(figures(host, ACCEPTS)) == 2, "some were skipped"
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_accepts_of_io_uring_are_counted(host: Host) -> None:
     if host.machine.kernel == "5.10":
@@ -37,7 +35,6 @@ def test_accepts_of_io_uring_are_counted(host: Host) -> None:
     assert len(figures(host, URING)) == 7, "some were skipped"
 
 
-@lengthy
 @lab(topology=SMT, nics=(Nic("igb", node=1),))
 def test_datagrams_are_counted(host: Host) -> None:
     # A line for each of two workers that sleep, of IPv4 and of IPv6, and of two that spin.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.agent import Agent, Monitor, QemuError
+from lab.agent import Agent, EmulatorDied, Monitor, QemuError
 
 # Waits end much earlier, unless something hangs.
 TIMEOUT_S = 20
@@ -68,7 +68,7 @@ def test_refusals_and_ends(answering: Callable[..., Path]) -> None:
     agent = Agent(answering([{"error": {"desc": "no such process"}}]), TIMEOUT_S)
     with pytest.raises(QemuError, match="^guest-exec-status: no such process$"):
         agent.poll(7)
-    with pytest.raises(ConnectionError):
+    with pytest.raises(EmulatorDied):
         agent.poll(7)
     agent.close()
 

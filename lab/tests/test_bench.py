@@ -7,7 +7,7 @@ The virtio NIC is on node 1; its interrupts are moved to node 0.
 import json
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 
 from .changes import IRQS
 from .hosts import TWO_NODES, VIRTIO
@@ -29,7 +29,6 @@ done | sort -u >/root/seen
 """
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=VIRTIO)
 def test_each_scenario_places_the_application(host: Host) -> None:
     host.check(f"for irq in {IRQS}; do echo {FAR_CPU} >/proc/irq/$irq/smp_affinity_list || true; done")
@@ -61,7 +60,6 @@ def test_each_scenario_places_the_application(host: Host) -> None:
     assert json.loads(host.check("nearpath tune status --json"))["journal"] == []
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=VIRTIO)
 def test_wrong_placements_and_autonuma_are_as_asked(host: Host) -> None:
     """Document 002's table: the memory is where the scenario puts it, and AutoNUMA is as before afterwards."""

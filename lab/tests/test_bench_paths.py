@@ -12,7 +12,7 @@ from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 from lab import Host, Nic
-from lab.fixtures import ci, lab, lengthy
+from lab.fixtures import lab
 from lab.payload import PROJECT
 from lab.vms import TinyVm, device_of, macvtap, start_program
 
@@ -205,19 +205,16 @@ def assert_paths_split(host: Host, names: tuple[str, ...]) -> None:
         assert least <= len(probes) <= sent, (len(probes), least, sent)
 
 
-@ci
 @lab(kernels=("6.12",), topology=TWO_NODES, nics=NICS)
 def test_stages_of_a_tap_and_a_macvtap_are_those_of_their_guests(host: Host) -> None:
     assert_paths_split(host, ("ovs", "macvtap"))
 
 
-@lengthy
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=NICS)
 def test_every_path_is_split(host: Host) -> None:
     assert_paths_split(host, ("ovs", "bridge", "macvtap", "xdp"))
 
 
-@lengthy
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=NICS)
 def test_a_generic_redirect_is_split(host: Host) -> None:
     """Of the kernel's own XDP, by which frames are sk_buffs already. It cannot be on a NIC beside the driver's."""

@@ -6,7 +6,7 @@ The kernel keeps the limit at `limit_min` bytes at least: with that it grows as 
 import json
 
 from lab import Host
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 
 from .changes import QUEUES
 from .hosts import IGB, TWO_NODES
@@ -30,7 +30,7 @@ def bounds(host: Host) -> list[int]:
     return [int(bound) for bound in host.check(f"cat {LIMITS}/limit_max").split()]
 
 
-@lab(tiers=(ci,), topology=TWO_NODES, nics=IGB)
+@lab(topology=TWO_NODES, nics=IGB)
 def test_a_driver_that_holds_milliseconds_is_bounded(host: Host) -> None:
     before = bounds(host)
     assert "1000" in host.check("cat /sys/class/net/nic0/speed")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from lab import Host
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
@@ -49,7 +49,6 @@ SCENES = (
 )
 
 
-@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_each_fires_and_its_command_ends_it(host: Host) -> None:
     checks = {scene.check for scene in SCENES}

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from lab import Host, Nic
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 
 from .hosts import SMT
 
@@ -20,7 +20,6 @@ EACH = "4s"
 ALL = 0.99
 
 
-@lengthy
 @lab(topology=SMT, nics=(Nic("igb", node=1),))
 def test_packets_and_connections_end_up_on_their_cpu(host: Host) -> None:
     said = host.run(["nearpath", "demo", "locality", "--json", "--for", EACH], PATIENCE_S)

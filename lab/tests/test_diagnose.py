@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 from lab.waiting import EVERY_PACKET, ended, printed, start_measuring
 
 from .conversations import Conversation, start_server
@@ -27,7 +27,6 @@ PLACEMENT = {"nic_irq_node", "reader_placement", "rps_placement"}
 ON_THE_WAY = {"packet_drops", "stack_time", "tcp_reader"}
 
 
-@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_rps_to_the_other_node_is_named_first(host: Host) -> None:
     with ExitStack() as stack:

@@ -6,7 +6,7 @@ The truth is where testpmd says that its ports and cores are, how it was started
 import json
 
 from lab import Host, Nic, Topology
-from lab.fixtures import ci, lab, representative
+from lab.fixtures import lab, representative
 
 from . import dpdk
 
@@ -22,7 +22,6 @@ on_dpdk_host = lab(
 )
 
 
-@ci
 @on_dpdk_host
 def test_testpmd_forwards_and_its_workers_are_shown(host: Host) -> None:
     """Whole NICs on vfio-pci, a worker on their node, the main lcore on the other."""

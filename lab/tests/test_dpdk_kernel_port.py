@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from lab import Host, Nic
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 
 from . import dpdk
 
@@ -64,7 +64,6 @@ def median_and_bits(row: dict[str, Any]) -> tuple[float, float]:
     return row["percentiles"].get("50", math.inf), row["bits_per_s"] or 0
 
 
-@lengthy
 @lab(kernels=("6.12",), topology=dpdk.TWO_NODES, nics=NICS, variant="dpdk", iommu=True)
 def test_virtio_user_idle_and_overloaded(host: Host) -> None:
     """Each of four rows has latency and bandwidth; the vhost thread runs where the main lcore does."""
@@ -91,7 +90,6 @@ def test_virtio_user_idle_and_overloaded(host: Host) -> None:
     assert overloaded_median > idle and overloaded_bits < bits, rows
 
 
-@lengthy
 @lab(kernels=("6.12",), topology=dpdk.TWO_NODES, nics=NICS, variant="dpdk", iommu=True)
 def test_a_worker_for_the_kernel_interface_keeps_it_responsive(host: Host) -> None:
     """Document 003's conclusion: it protects the kernel's traffic from the load of the data plane."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab import Host
-from lab.fixtures import EVERY_CASE, lab, lengthy
+from lab.fixtures import EVERY_CASE, lab
 from lab.payload import payload_of_tests
 
 from .hosts import IGB, TWO_NODES
@@ -25,7 +25,6 @@ def payload(lab_here: None) -> Path:
     return payload_of_tests("nearpath-instruments", TEST)
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_quota_is_named(host: Host) -> None:
     if host.machine.kernel == "7.2":
@@ -37,13 +36,11 @@ def test_a_quota_is_named(host: Host) -> None:
 THREADS = {"kernels": ("6.12",), "parameters": ("thread_backlog_napi",), "topology": TWO_NODES, "nics": IGB}
 
 
-@lengthy
 @lab(**THREADS)
 def test_a_real_time_task_ahead_of_the_receiving_thread_is_named(host: Host) -> None:
     inject(host, "a_real_time_task_before_the_thread_that_receives")
 
 
-@lengthy
 @lab(**THREADS)
 def test_a_task_competing_with_the_receiving_thread_is_named(host: Host) -> None:
     # The scheduler makes the thread wait in at most a third of the rounds.

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring, wait_until
 
 from .bpftrace import BTF
@@ -60,7 +60,6 @@ DATAGRAMS = 600
 RATE = 80
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_task_with_interrupts_off_is_named(host: Host) -> None:
     take_interrupts(host, NIC_CPU)

@@ -5,7 +5,7 @@ their budgets name the handler that processed them.
 import json
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
@@ -16,7 +16,6 @@ DATAGRAMS = 240
 RATE = 60
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_the_handler_is_named(host: Host) -> None:
     let_all_miss(host)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
@@ -51,7 +51,6 @@ def test_groups_have_their_packets(host: Host) -> None:
     assert all(name.startswith("UDP ") and name.endswith(f":{PORT}") for name in flows), flows
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_groups_have_their_locality(host: Host) -> None:
     # The reader is on the far node, so that packets leave their CPU.

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, lengthy, representative, smoke
+from lab.fixtures import lab, representative, smoke
 from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
@@ -163,7 +163,6 @@ def test_the_matrix_agrees_with_the_kernel(host: Host) -> None:
         assert sum(backlog[cpu] for cpu in far_cpus) >= MESSAGES
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=VIRTIO)
 def test_queues_with_one_interrupt_per_direction(host: Host) -> None:
     start_server(host, str(READER_CPU), PORT)
@@ -180,7 +179,6 @@ def test_queues_with_one_interrupt_per_direction(host: Host) -> None:
     assert sum(sent) >= MESSAGES
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_cpu_that_goes_offline_keeps_its_counts(host: Host) -> None:
     take_interrupts(host, MOVED_TO)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab import Host, Machine, Wire
-from lab.agent import CLOSED, QemuError
+from lab.agent import CLOSED, EmulatorDied, QemuError
 from lab.fixtures import lab, representative
 from lab.host import PATIENCE_S
 from lab.payload import PROJECT
@@ -70,7 +70,7 @@ def test_jobs(host: Host) -> None:
 
 @on_a_host
 def test_a_guest_that_exits_is_distinguished_from_a_failure(host: Host) -> None:
-    with pytest.raises(ConnectionError, match=CLOSED):
+    with pytest.raises(EmulatorDied, match=CLOSED):
         host.run("echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger")
 
 

@@ -8,7 +8,7 @@ has died, so the test waits for that.
 import json
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import wait_until
 
 from .hosts import IGB, TWO_NODES
@@ -27,7 +27,6 @@ AT_ONCE = 2
 COMMAND = ["nearpath", "measure", "stages", "--for", "10m", "--port", str(PORT)]
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_kill_leaves_nothing_in_the_kernel(host: Host) -> None:
     assert len(MOMENTS) * AT_ONCE == TIMES

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import Host, Nic
-from lab.fixtures import lab, lengthy, representative, smoke
+from lab.fixtures import lab, representative, smoke
 from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
@@ -68,7 +68,6 @@ def test_packets_are_followed_from_allocation_to_reader(host: Host) -> None:
     assert abs(far_tcp["packets"]["returned"] - returned) <= FEW, far_tcp
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=(Nic("virtio", node=1), Nic("igb", node=0)))
 def test_no_packet_of_a_stream_is_missed(host: Host) -> None:
     host.check(["iperf3", "--server", "--daemon"])
@@ -90,7 +89,6 @@ def test_no_packet_of_a_stream_is_missed(host: Host) -> None:
         assert packets["abandoned"] + packets["not_allocated"] <= 0.01 * packets["started"] + FEW, document
 
 
-@lengthy
 @lab(kernels=("6.1",), topology=TWO_NODES, nics=IGB)
 def test_kprobes_give_the_same_result(host: Host) -> None:
     btf = hide_btf(host)

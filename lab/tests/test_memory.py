@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab import Host, Job
-from lab.fixtures import ci, lab, representative, smoke
+from lab.fixtures import lab, representative, smoke
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import FOUR_NODES, IGB, MEMORY_NODE, TWO_NODES
@@ -181,7 +181,6 @@ def test_bytes_by_node_are_those_of_the_kernel(host: Host) -> None:
     assert process(saved, job.pid)["nodes"] == shown["nodes"]
 
 
-@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_moved_pages_have_their_reason_and_owner(host: Host) -> None:
     # AutoNUMA would move pages of others meanwhile.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import Host, Job, Nic
-from lab.fixtures import ci, lab, lengthy
+from lab.fixtures import lab
 from lab.vms import give
 from lab.waiting import wait_until
 
@@ -124,13 +124,11 @@ def keeps_every_packet(host: Host, seconds: float) -> None:
         job.kill()
 
 
-@ci
 @lab(topology=TWO_NODES, nics=NICS, iommu=True)
 def test_memory_of_drivers_stays_and_no_packet_is_lost(host: Host) -> None:
     keeps_every_packet(host, 10)
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=NICS, iommu=True)
 def test_memory_of_drivers_stays_and_no_packet_is_lost_for_a_minute(host: Host) -> None:
     keeps_every_packet(host, 60)

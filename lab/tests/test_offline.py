@@ -5,7 +5,7 @@ over by another CPU, have this in their budget, and each packet is still followe
 import json
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
@@ -52,7 +52,6 @@ print(json.dumps([offline, moving]))
 ROUNDS = 40
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_cpu_that_is_offline_is_named(host: Host) -> None:
     take_interrupts(host, NIC_CPU)

@@ -9,7 +9,7 @@ import pytest
 
 from lab.chroots import Chroot
 from lab.distribution import Unavailable
-from lab.fixtures import kernel, lengthy
+from lab.fixtures import kernel
 from lab.payload import PROJECT
 
 FOLDER = PROJECT / "target/package"
@@ -21,7 +21,7 @@ UNITS = ("nearpath-boot.service", "nearpath-watch.service")
 
 LIMIT_BYTES = 15_000_000
 
-pytestmark = [kernel, lengthy]
+pytestmark = kernel
 
 
 def package(pattern: str) -> Path:

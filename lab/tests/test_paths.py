@@ -6,7 +6,7 @@ each, so that the counts of all spans are correct in only one way.
 """
 
 from lab import Host, Job
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring, wait_until
 
 from . import devices
@@ -73,7 +73,6 @@ while taken < int(read):
 """
 
 
-@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_the_printed_path_is_the_one_taken(host: Host) -> None:
     devices.make(host, *devices.WIRES)

@@ -5,7 +5,7 @@ that loses some, and by the devices.
 """
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring, wait_until
 
 from . import devices
@@ -48,7 +48,6 @@ with socket.create_connection((sys.argv[1], {PORT})) as connection:
 """
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_retransmission_is_a_separate_packet(host: Host) -> None:
     devices.make(host, "veth")
@@ -72,7 +71,6 @@ def test_a_retransmission_is_a_separate_packet(host: Host) -> None:
     assert_balanced(document)
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_segments_are_one_packet_when_sent_and_many_when_received(host: Host) -> None:
     wires = ("veth", "vxlan")

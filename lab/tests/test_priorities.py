@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from lab import Host, Job
-from lab.fixtures import ci, lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES, VIRTIO
@@ -136,7 +136,7 @@ def state(host: Host) -> str:
     )
 
 
-@lab(tiers=(ci,), kernels=("6.12",), topology=TWO_NODES, nics=IGB)
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
 @lab(kernels=("5.10", "6.1", "7.2"), topology=TWO_NODES, nics=IGB)
 def test_a_vlan_priority_has_its_cpu_alone(host: Host) -> None:
     """All packets of PCP 3 arrive on CPU 3 and no others, at 10,000 mixed frames; undone to the byte."""
@@ -234,7 +234,6 @@ print(json.dumps({"without": counts[False], "with": counts[True]}))
 """
 
 
-@lengthy
 @lab(kernels=("6.1", "6.12"), topology=TWO_NODES, nics=IGB)
 def test_a_trial_of_a_priority_ends_with_a_verdict(host: Host) -> None:
     """The program is attached and detached by the trial, and stays only if the verdict is better. The judge sees on

@@ -1,7 +1,7 @@
 """A datagram is counted once, however fast its reader: the socket reports it on one CPU while another reads it."""
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import IGB, TWO_NODES
@@ -43,7 +43,6 @@ for _ in range(int(sys.argv[2])):
 """
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_datagrams_of_a_fast_reader_are_counted_once(host: Host) -> None:
     reader = host.start(["python3", "-c", READER, "3", str(DATAGRAMS)])

@@ -2,7 +2,7 @@
 traffic, and no path combines two packets."""
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
@@ -14,7 +14,6 @@ FLOWS, ROUNDS = 4, 5000
 INTERVAL_S, DUTY = 2, 2
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_slices_see_whole_paths(host: Host) -> None:
     start_server(host, "1", PORT)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 from lab.waiting import Measuring, ended, start_loading
 
 from . import bpftrace
@@ -53,7 +53,6 @@ DELIVERED = {"tcp_rcv_established", "sk_data_ready", "sched_waking", "sched_swit
 READ = {"skb_copy_datagram", "sock_recv"}
 
 
-@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_spans_are_what_bpftrace_counts(host: Host) -> None:
     take_interrupts(host, NIC_CPU)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lab import Host, Job, Nic
-from lab.fixtures import lab, lengthy, representative, smoke
+from lab.fixtures import lab, representative, smoke
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import SMT
@@ -160,7 +160,6 @@ def far(a: int, b: int) -> int:
     return 0 if a == b else 1 if a // 2 == b // 2 else 2 if a // 4 == b // 4 else 3
 
 
-@lengthy
 @lab(topology=SMT, nics=(Nic("igb", node=1),))
 def test_a_plan_moves_the_workers_of_a_port_and_steers_to_them(host: Host) -> None:
     server = start_server(host)

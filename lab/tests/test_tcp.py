@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lab import Host
-from lab.fixtures import EVERY_CASE, ci, lab, lengthy, representative, skips_in_guest, smoke
+from lab.fixtures import EVERY_CASE, lab, representative, skips_in_guest, smoke
 from lab.payload import payload_of_tests
 
 from .hosts import IGB, TWO_NODES
@@ -191,7 +191,6 @@ FIGURES = (
 )
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 @pytest.mark.parametrize("played", [SCENES, POLICED, LOSSY], ids=["eight", "policed", "lossy"])
 def test_each_connection_is_named_by_its_own_limit(host: Host, played: list[Scene]) -> None:
@@ -262,7 +261,7 @@ def uptime_ms(host: Host) -> float:
 
 @smoke
 @lab(topology=TWO_NODES, nics=IGB)
-@pytest.mark.parametrize("scene", [pytest.param("lossy", marks=ci), pytest.param("closed", marks=representative)])
+@pytest.mark.parametrize("scene", ["lossy", pytest.param("closed", marks=representative)])
 def test_the_numbers_are_those_of_ss(host: Host, scene: str) -> None:
     """Every word that ss prints has its field, with the same number."""
     host.check(["bash", "-c", SETUP, "setup", "netem delay 3ms loss 3%" if scene == "lossy" else "none"])

@@ -5,7 +5,7 @@ CPU and the node of each stage.
 from typing import Any
 
 from lab import Host
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
@@ -22,7 +22,6 @@ WAY = ["napi_gro_receive", "netif_receive_skb", "ovs_vport_send", "netif_rx", "n
 ENDS = {"sock_recv", "consume_skb"}
 
 
-@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_slow_packet_is_followed_to_its_end(host: Host) -> None:
     take_interrupts(host, NIC_CPU)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from lab import Host, Job, Machine
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_loading, wait_until
 
 from . import tuners
@@ -102,7 +102,6 @@ PLANS: dict[str, Callable[[Host, int], None]] = {
 }
 
 
-@lengthy
 @pytest.mark.parametrize("threads", ["one", "each"])
 @lab(topology=CACHES, nics=NIC)
 @lab(topology=CACHES_SMT, nics=NIC)

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import wait_until
 
 from .changes import IRQS
@@ -41,7 +41,6 @@ def affinities(host: Host) -> list[str]:
     return [queue["affinity"] for queue in queues if queue["nic"] == "nic0"]
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=VIRTIO)
 def test_an_exported_script_finds_the_interrupts(host: Host) -> None:
     misplace(host, 0)
@@ -125,7 +124,6 @@ def test_settings_are_restored_after_a_reload_of_the_driver(host: Host) -> None:
     host.check("nearpath tune verify && nearpath tune rollback")
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_settings_are_restored_after_a_change_of_channels(host: Host) -> None:
     misplace(host, 2)

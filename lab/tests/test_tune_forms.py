@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab import Host, distribution, images
-from lab.fixtures import lab, lengthy
+from lab.fixtures import lab
 from lab.payload import nearpath_payload
 
 from .hosts import TWO_NODES, VIRTIO
@@ -105,7 +105,6 @@ def planned(host: Host) -> dict[str, Any]:
     return plan
 
 
-@lengthy
 @pytest.mark.parametrize("form", TAKEN)
 @lab(topology=TWO_NODES, nics=VIRTIO)
 def test_a_form_leaves_the_settings_of_tune_apply(host: Host, form: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lab import Host
-from lab.fixtures import lab, lengthy, representative, skips_in_guest, smoke
+from lab.fixtures import lab, representative, skips_in_guest, smoke
 from lab.payload import payload_of_tests
 
 from .changes import IRQS
@@ -58,7 +58,6 @@ def test_undone_to_the_byte(host: Host) -> None:
     )
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_killed_at_any_time_it_is_undone(host: Host) -> None:
     """Killed while it applies and while it undoes."""
@@ -78,7 +77,6 @@ def test_undone_from_some_steps(host: Host) -> None:
     run_scenes(host, FAILING)
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_undone_from_many_steps(host: Host) -> None:
     """A write fails, a CPU goes and comes back, or nearpath is killed, at steps spread over the whole."""
@@ -90,7 +88,6 @@ def shards(stride: int) -> list[str]:
     return [f"{offset}/{stride}" for offset in range(stride)]
 
 
-@lengthy
 @pytest.mark.parametrize("shard", shards(FAILING_SHARDS))
 @lab(topology=TWO_NODES, nics=IGB)
 def test_undone_from_every_step(host: Host, shard: str) -> None:
@@ -98,7 +95,6 @@ def test_undone_from_every_step(host: Host, shard: str) -> None:
     run_scenes(host, FAILING, shard=shard)
 
 
-@lengthy
 @pytest.mark.parametrize("shard", shards(KILLED_SHARDS))
 @lab(topology=TWO_NODES, nics=IGB)
 def test_undone_after_a_kill_at_every_step(host: Host, shard: str) -> None:
@@ -106,7 +102,6 @@ def test_undone_after_a_kill_at_every_step(host: Host, shard: str) -> None:
     run_scenes(host, KILLED, shard=shard)
 
 
-@lengthy
 @pytest.mark.parametrize("shard", shards(HOTPLUG_SHARDS))
 @lab(topology=TWO_NODES, nics=IGB)
 def test_undone_after_a_cpu_went_at_every_step(host: Host, shard: str) -> None:

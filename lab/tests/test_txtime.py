@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import Host
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 
 from .hosts import IGB, TWO_NODES
 from .test_tune_ethtool import everything
@@ -111,7 +111,7 @@ def titles(report: dict[str, Any]) -> dict[str, str]:
     return {finding["check"]: finding["title"] for finding in report["findings"]}
 
 
-@lab(tiers=(ci,), kernels=("6.12",), topology=TWO_NODES, nics=IGB)
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
 @lab(kernels=("7.2",), topology=TWO_NODES, nics=IGB)
 def test_etf_with_a_long_delta_drops_nothing_and_with_a_short_one_is_found(host: Host) -> None:
     """A delta of 5 ms and a lead of 20 ms: no drop. With 1 µs: drops, and the finding. Undone to the byte."""
@@ -170,7 +170,7 @@ def test_etf_with_a_long_delta_drops_nothing_and_with_a_short_one_is_found(host:
     assert json.loads(host.check("nearpath tune status --json"))["journal"] == []
 
 
-@lab(tiers=(ci,), kernels=("6.12",), topology=TWO_NODES, nics=IGB)
+@lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
 @lab(kernels=("5.10", "6.1", "7.2"), topology=TWO_NODES, nics=IGB)
 def test_gates_and_rates_are_undone_to_the_byte(host: Host) -> None:
     """taprio, and the finding of a period that drifts through its cycle; CBS; refusals change nothing."""

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from lab import Host
-from lab.fixtures import ci, lab, lengthy
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring, wait_until
 
 from .conversations import Conversation, start_server
@@ -87,7 +87,6 @@ VLAN = 7
 IN_VLAN, BEHIND_TRUNK = "10.8.0.1", "10.8.0.2"
 
 
-@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_packet_through_user_space_is_followed(host: Host) -> None:
     let_all_miss(host)
@@ -125,7 +124,6 @@ def test_a_packet_through_user_space_is_followed(host: Host) -> None:
     assert document["packets"]["dropped"] <= again
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_groups_and_timelines_include_user_space(host: Host) -> None:
     let_all_miss(host)
@@ -150,7 +148,6 @@ def test_groups_and_timelines_include_user_space(host: Host) -> None:
         assert [stage for stage in path if stage in RECEIVED] in ([*RECEIVED], [*SENT[2:]]), path
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_segments_are_one_packet_and_unanswered_ones_are_abandoned(host: Host) -> None:
     let_all_miss(host)
@@ -174,7 +171,6 @@ def test_segments_are_one_packet_and_unanswered_ones_are_abandoned(host: Host) -
     assert document["packets"]["collided"] == 0
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_segments_of_a_datagram_are_one_packet(host: Host) -> None:
     if host.machine.kernel == "5.10":
@@ -195,7 +191,6 @@ def test_segments_of_a_datagram_are_one_packet(host: Host) -> None:
     assert transmitted(host) - frames >= 2 * SENDS * SEGMENTS
 
 
-@lengthy
 @lab(topology=TWO_NODES, nics=IGB)
 def test_tags_may_be_removed_and_added_in_user_space(host: Host) -> None:
     make_vlan(host)

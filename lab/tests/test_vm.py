@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from lab import Host
-from lab.fixtures import ci, lab, smoke
+from lab.fixtures import lab, smoke
 from lab.vms import TAP, Ended, TinyVm, Vcpu, send, start_vm, wait_until_taken, worker_of
 from lab.waiting import ended, start_measuring
 
@@ -95,7 +95,6 @@ def assert_queue_followed(queue: dict[str, Any], guest: Vcpu) -> None:
     assert numbered <= queue["taken"] <= numbered + strays, (queue, strays)
 
 
-@ci
 @smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_every_packet_is_followed_to_a_halting_guest(host: Host) -> None:

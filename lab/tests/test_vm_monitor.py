@@ -6,7 +6,7 @@ The judge is the guest itself, which notes each packet.
 import json
 
 from lab import Host
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 from lab.vms import TAP, send, start_vm, wait_until_taken, worker_of
 from lab.waiting import wait_until
 
@@ -34,7 +34,6 @@ def packets(host: Host, span: str) -> float:
     return value(host, f'nearpath_vm_latency_seconds_count{{vm="tinyvm",span="{span}"}}') or 0
 
 
-@ci
 @lab(topology=TWO_NODES, nics=IGB)
 def test_packets_into_a_virtual_machine_are_metrics_and_rows(host: Host) -> None:
     options = ["--source", "vms", "--interval", "2s", "--max-overhead", "none", "--record", RECORDING]

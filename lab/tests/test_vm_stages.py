@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, lengthy, representative
+from lab.fixtures import lab, representative
 from lab.vms import ADDRESS, PORT, TinyVm, send, start_vm, start_vm_on_macvtap, wait_until_taken
 from lab.waiting import ended, start_measuring
 
@@ -66,7 +66,6 @@ def test_packets_are_followed_from_the_tap_into_the_guest(host: Host) -> None:
     assert_followed(document, vm)
 
 
-@lengthy
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
 def test_packets_sent_to_a_tap_are_followed(host: Host) -> None:
     """Both directions: the tap's transmission is a path of the stages, too."""
@@ -79,7 +78,6 @@ def test_packets_sent_to_a_tap_are_followed(host: Host) -> None:
     assert_followed(document, vm)
 
 
-@lengthy
 @lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
 def test_packets_are_followed_by_a_macvtap(host: Host) -> None:
     """Its packets are received, not forwarded."""

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from lab import Host
-from lab.fixtures import ci, lab
+from lab.fixtures import lab
 from lab.vms import TAP, TinyVm, Vcpu, send, start_vm, start_vm_on_macvtap
 from lab.waiting import ended, start_measuring
 
@@ -107,7 +107,6 @@ def assert_all_received(seen: Answered) -> None:
     assert numbered <= seen.queue["taken"] <= numbered + strays, seen.document
 
 
-@ci
 @lab(kernels=("6.12",), topology=TWO_NODES, nics=IGB)
 def test_every_answer_is_followed_to_the_nic(host: Host) -> None:
     assert_every_answer_followed(host)

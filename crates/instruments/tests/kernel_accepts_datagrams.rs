@@ -5,12 +5,13 @@
 
 mod common;
 
-use common::{can_run, each_cpu_a_node, has_two_cpus, incoming_cpu, pin, until_exact};
+use common::{can_run, each_cpu_a_node, has_two_cpus, incoming_cpu, pin};
 use nearpath_host::Root;
 use nearpath_instruments::Instrument;
 use nearpath_instruments::accepts::{Accepts, Options};
 use nearpath_model::Protocol;
 use nearpath_model::accepts::{AcceptMeasurement, DistanceCounts};
+use nearpath_testing::counted;
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_reuseport};
 use rustix::net::{AddressFamily, SocketType, bind, socket};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -147,7 +148,7 @@ fn agree(one: u64, other: u64, of: u64) -> bool {
 }
 
 fn check(local: SocketAddr, waiting: Waiting) {
-    until_exact(|| {
+    counted(|| {
         let (m, workers, address) = measured(Options::default(), local, waiting);
         assert_eq!((m.protocol, m.lost), (Protocol::Udp, 0));
         let [group] = m.listeners.as_slice() else { panic!("{m:?}") };
@@ -199,7 +200,7 @@ fn counts_are_those_of_the_kernel() {
     let options =
         Options { port: Some(address.port()), datagrams: true, each: true, ..Options::default() };
     let root = Root::live();
-    until_exact(|| {
+    counted(|| {
         let mut accepts = Accepts::new(&root, &each_cpu_a_node(), options.clone());
         accepts.start().unwrap();
         let mut own: Vec<(Option<u32>, u32)> = Vec::new();

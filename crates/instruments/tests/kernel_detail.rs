@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus, until_exact};
+use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus};
 use libbpf_rs::query::ProgInfoIter;
 use nearpath_instruments::stages::{Options, STAGES, Stages};
 use nearpath_instruments::{Filter, Instrument};
 use nearpath_model::{Detail, Direction, Measurement, Protocol};
+use nearpath_testing::counted;
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -79,7 +80,7 @@ fn datagrams_are_counted_alike_with_each_detail() {
         let sockets = acquainted_pair(&pair, v6);
         let filter = udp_filter(sockets.1.local_addr().unwrap().port());
         let packets = 2 * ROUNDS;
-        until_exact(|| {
+        counted(|| {
             let all = DETAILS.map(|detail| options(&filter, detail)).to_vec();
             let measured = measure_all(all, || ping_pong(&sockets, ROUNDS));
             for (m, detail) in measured.iter().zip(DETAILS) {
@@ -105,7 +106,7 @@ fn the_time_since_net_rx_was_raised_needs_no_look_at_softirqs() {
     let pair = VethPair::new(2).unwrap();
     let sockets = acquainted_pair(&pair, false);
     let filter = udp_filter(sockets.1.local_addr().unwrap().port());
-    until_exact(|| {
+    counted(|| {
         // Other packets, which do not match the filter, raise NET_RX in between.
         let other = acquainted_pair(&pair, true);
         // Each pays for the other's hooks, the second most: so each comes second once.
@@ -145,7 +146,7 @@ fn segments_and_bare_acks_end_with_few_hooks_too() {
     server.set_nodelay(true).unwrap();
     let filter =
         Filter { protocol: Some(Protocol::Tcp), port: Some(address.port()), ..Filter::default() };
-    until_exact(|| {
+    counted(|| {
         let all = DETAILS.map(|detail| options(&filter, detail)).to_vec();
         let measured = measure_all(all, || {
             let mut buffer = [0; 64];

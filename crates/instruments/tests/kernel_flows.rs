@@ -26,7 +26,7 @@ const GROWTH_BYTES: u64 = 2 << 20;
 
 #[test]
 fn memory_does_not_grow_with_flows_or_time() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {

@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::{can_run, each_cpu_a_node, exactly, pin, until_exact};
+use common::{can_run, each_cpu_a_node, exactly, pin};
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Filter, Grouping, Instrument, Sort};
 use nearpath_model::{Direction, Group, Measurement, PathLatency, Per, Protocol, Span};
+use nearpath_testing::counted;
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -148,7 +149,7 @@ fn each_flow_has_its_packets() {
     }
     let flows = Flows::new(1);
     let names = [flows.name(0), flows.name(1)];
-    until_exact(|| {
+    counted(|| {
         let m = measure(&flows.pair, Per::Flow, 10, &Flows::received(), || flows.send(ROUNDS));
         let right = [(names[0].as_str(), ROUNDS[0]), (names[1].as_str(), ROUNDS[1])];
         exactly(packets(&m), right.into(), &m)?;
@@ -158,7 +159,7 @@ fn each_flow_has_its_packets() {
         }
         Ok(())
     });
-    until_exact(|| {
+    counted(|| {
         let m = measure(&flows.pair, Per::Flow, 1, &Flows::received(), || flows.send(ROUNDS));
         exactly(packets(&m), [(names[0].as_str(), ROUNDS[0]), ("others", ROUNDS[1])].into(), &m)
     });
@@ -178,7 +179,7 @@ fn flows_that_do_not_fit_are_among_the_others() {
     };
     exchange(&socket(&pair, Side::Client));
     let many = 700;
-    until_exact(|| {
+    counted(|| {
         // All of them open at once, so that none gets another's port.
         let clients: Vec<_> = (0..many).map(|_| socket(&pair, Side::Client)).collect();
         let m = measure(&pair, Per::Flow, 600, &Flows::received(), || {
@@ -203,7 +204,7 @@ fn each_queue_has_its_packets() {
     for queue in 0..2 {
         flows.pair.write(Side::Client, &xps(queue), &format!("{:x}", 1 << queue)).unwrap();
     }
-    until_exact(|| {
+    counted(|| {
         let m = measure(&flows.pair, Per::Queue, 10, &sent, || {
             for (cpu, rounds) in [(0, [ROUNDS[0], 0]), (1, [0, ROUNDS[1]])] {
                 std::thread::scope(|scope| {
@@ -226,7 +227,7 @@ fn each_cpu_has_the_spans_that_end_there() {
     }
     let flows = Flows::new(1);
     for (per, names) in [(Per::Cpu, ["cpu 0", "cpu 1"]), (Per::Node, ["node 0", "node 1"])] {
-        until_exact(|| {
+        counted(|| {
             let m = measure(&flows.pair, per, 10, &Flows::received(), || {
                 for (cpu, rounds) in [(0, [ROUNDS[0], 0]), (1, [0, ROUNDS[1]])] {
                     std::thread::scope(|scope| {
@@ -332,7 +333,7 @@ fn each_reader_has_its_packets() {
         return;
     }
     let flows = answered_flows();
-    until_exact(|| {
+    counted(|| {
         let mut children = [0; 2];
         let m = measure(&flows.pair, Per::Process, 10, &Flows::received(), || {
             for (index, (client, server)) in flows.sockets.iter().enumerate() {
@@ -370,7 +371,7 @@ fn senders_have_their_packets_and_unread_ones_have_no_process() {
     server.set_nodelay(true).unwrap();
     let filter = Filter { protocol: Some(Protocol::Tcp), ..Filter::default() };
     let rounds = ROUNDS[0];
-    until_exact(|| {
+    counted(|| {
         let m = measure(&pair, Per::Process, 10, &filter, || {
             let mut buffer = [0; 64];
             for _ in 0..rounds {
@@ -448,7 +449,7 @@ fn each_cgroup_has_its_packets() {
     let flows = answered_flows();
     let (client, server) = &flows.sockets[0];
     for cgroup in &cgroups {
-        until_exact(|| {
+        counted(|| {
             let m = measure(&flows.pair, Per::Cgroup, 10, &Flows::received(), || {
                 // The child waits for its first datagram until it is in the cgroup.
                 let child = read_in_child(server, ROUNDS[0]);

@@ -3,12 +3,13 @@
 
 mod common;
 
-use common::{can_run, has_two_cpus, pin, until_exact};
+use common::{can_run, has_two_cpus, pin};
 use nearpath_host::{Root, Wanted};
 use nearpath_instruments::Instrument;
 use nearpath_instruments::irqs::{Irqs, Options};
 use nearpath_model::irqs::{CpuInterrupts, IrqMeasurement, PriorityField};
 use nearpath_model::{Counters, CpuId, Host};
+use nearpath_testing::counted;
 use nearpath_testing::veth::{Side, VethPair};
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -66,7 +67,7 @@ fn rps_raises_net_rx_and_its_interrupts_where_it_sends_packets() {
     let pair = VethPair::new(1).unwrap();
     for (from, to) in [(0, 1), (1, 0)] {
         pair.write(Side::Server, "queues/rx-0/rps_cpus", &format!("{:x}", 1 << to)).unwrap();
-        until_exact(|| rps(&pair, from, to));
+        counted(|| rps(&pair, from, to));
     }
 }
 
@@ -158,7 +159,7 @@ fn napi_instances_of_virtual_devices_are_seen() {
         assert!(pair.run(side, set).unwrap().success());
     }
     let options = Options { nic: Some(device.to_owned()), ..Options::default() };
-    until_exact(|| {
+    counted(|| {
         let m = measured(&pair, options.clone(), || send(&pair, 0));
         for napi in &m.napi {
             assert_eq!(napi.device, device, "no other devices: {m:#?}");
@@ -269,7 +270,7 @@ fn packets_are_counted_by_their_outermost_priority() {
         }
         sums
     };
-    until_exact(|| {
+    counted(|| {
         let pcp = of(PriorityField::Pcp);
         let tagged: Vec<_> = pcp.iter().filter_map(|(p, n)| Some((p.as_ref()?, n))).collect();
         // The kernel itself sends packets without a tag.
@@ -279,7 +280,7 @@ fn packets_are_counted_by_their_outermost_priority() {
             Err(format!("{pcp:?}"))
         }
     });
-    until_exact(|| {
+    counted(|| {
         let dscp = of(PriorityField::Dscp);
         let counts = [46, 10].map(|dscp_of| dscp.get(&Some(dscp_of)).copied());
         if counts == [Some(27), Some(40)] && dscp[&Some(0)] >= 300 {
@@ -302,7 +303,7 @@ fn priorities_show_where_rps_sends_packets() {
     let frames = vec![frame(&[(VLAN, 3 << 13)], 0); 500];
     let priorities = Some(PriorityField::Pcp);
     let options = Options { nic: Some(device.to_owned()), priorities, ..Options::default() };
-    until_exact(|| {
+    counted(|| {
         let m = measured(&pair, options.clone(), || {
             std::thread::scope(|scope| {
                 let send = || {

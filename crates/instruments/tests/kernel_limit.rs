@@ -220,7 +220,7 @@ fn bucket(ns: Option<u64>) -> f64 {
 
 #[test]
 fn percentiles_in_slices_are_those_of_all_packets() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {
@@ -253,7 +253,7 @@ fn longer(span: &Span, than: Duration) -> f64 {
 /// A reader that comes each 60ms: datagrams wait for it up to 40ms, as long as a slice is.
 #[test]
 fn waits_longer_than_a_slice_are_seen_in_proportion() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {
@@ -275,7 +275,7 @@ fn waits_longer_than_a_slice_are_seen_in_proportion() {
 /// A reader that comes each 1.2 s: most datagrams wait far longer than the pause between two slices begins with.
 #[test]
 fn packets_that_wait_for_their_reader_outlast_a_slice() {
-    if !nearpath_testing::require_ci() || !can_run() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
         return;
     }
     let mut wrong = Vec::new();

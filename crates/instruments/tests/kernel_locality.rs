@@ -3,14 +3,13 @@
 
 mod common;
 
-use common::{
-    SOCKETS, acquainted_pair, can_run, each_cpu_a_node, has_two_cpus, one_each, pin, until_exact,
-};
+use common::{SOCKETS, acquainted_pair, can_run, each_cpu_a_node, has_two_cpus, one_each, pin};
 use nearpath_instruments::locality::{Options, PacketLocality};
 use nearpath_instruments::{Filter, Grouping, Instrument, Sort};
 use nearpath_model::locality::{Distances, Locality, LocalityGroup};
 use nearpath_model::{Direction, Per, Protocol};
 use nearpath_testing::calls::Calls;
+use nearpath_testing::counted;
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -110,11 +109,11 @@ fn datagrams_are_freed_where_their_reader_is() {
     let filter = to_port(Protocol::Udp, sockets.1.local_addr().unwrap().port());
     // Handed to its peer by the CPU that sends it, each is received there.
     let sent = on_one_cpu(DATAGRAMS);
-    until_exact(|| {
+    counted(|| {
         let m = measure(&filter, || send_and_read(&sockets, CPU));
         exactly(&m, on_one_cpu(DATAGRAMS), sent)
     });
-    until_exact(|| {
+    counted(|| {
         let m = measure(&filter, || send_and_read(&sockets, OTHER_CPU));
         exactly(&m, on_two_nodes(DATAGRAMS), sent)
     });
@@ -151,7 +150,7 @@ fn a_reader_that_polls_ends_its_datagrams() {
             client.send(b"datagram").unwrap();
         }
     };
-    nearpath_testing::up_to(3, || {
+    counted(|| {
         let mut read = Calls::begin("sock/sock_recv_length", "protocol == 17 && ret == 8")
             .map_err(|error| error.to_string())?;
         taken.store(0, Release);
@@ -176,7 +175,7 @@ fn the_first_datagram_of_each_socket_ends() {
     }
     let pair = VethPair::new(1).unwrap();
     let (filter, send) = one_each(&pair);
-    until_exact(|| {
+    counted(|| {
         let m = measure(&filter, &send);
         let right = on_two_nodes(SOCKETS);
         if m.rx == right { Ok(()) } else { Err(format!("{:?}, {:?}", m.rx, m.packets)) }
@@ -213,7 +212,7 @@ fn rps_moves_the_end_of_packets_without_a_reader() {
         [("0", on_one_cpu(DATAGRAMS)), ("2", on_two_nodes(DATAGRAMS)), ("0", on_one_cpu(DATAGRAMS))]
     {
         pair.write(Side::Server, "queues/rx-0/rps_cpus", rps_cpus).unwrap();
-        until_exact(|| {
+        counted(|| {
             let m = measure(&filter, send);
             exactly(&m, expected, Distances::default())?;
             assert_eq!(m.packets.dropped, DATAGRAMS, "{m:?}");
@@ -272,13 +271,13 @@ fn packets_that_do_not_match_or_are_not_sampled_are_omitted() {
     let m = measure(&to_port(Protocol::Tcp, port), || send_and_read(&sockets, CPU));
     assert_eq!((m.packets.started, m.packets.sampled_out), (0, 0));
     let filter = Filter { direction: Some(Direction::Tx), ..to_port(Protocol::Udp, port) };
-    until_exact(|| {
+    counted(|| {
         let m = measure(&filter, || send_and_read(&sockets, CPU));
         exactly(&m, Distances::default(), on_one_cpu(DATAGRAMS))
     });
     // One flow: all of it, or none.
     let filter = Filter { sample: NonZeroU32::new(1 << 20), ..to_port(Protocol::Udp, port) };
-    until_exact(|| {
+    counted(|| {
         let m = measure(&filter, || send_and_read(&sockets, CPU));
         match (m.packets.started, m.packets.sampled_out) {
             (0, out) if out == 2 * DATAGRAMS => Ok(()),
@@ -308,7 +307,7 @@ fn each_group_has_its_packets() {
         // A veth records no queue that it receives by.
         (Per::Queue, vec![("np0 tx-0".into(), none, tx), ("np1 rx-unknown".into(), rx, none)]),
     ] {
-        until_exact(|| {
+        counted(|| {
             let m = measure_by(Some(per), &filter, || send_and_read(&sockets, OTHER_CPU));
             let mut found: Vec<(String, Distances, Distances)> =
                 m.groups.iter().map(|group| (group.name.clone(), group.rx, group.tx)).collect();
@@ -320,7 +319,7 @@ fn each_group_has_its_packets() {
             }
         });
     }
-    until_exact(|| {
+    counted(|| {
         let m = measure_by(Some(Per::Cgroup), &filter, || send_and_read(&sockets, OTHER_CPU));
         match &m.groups[..] {
             [one] if (one.rx, one.tx) == (rx, tx) && one.name.starts_with(['/', '…']) => Ok(()),

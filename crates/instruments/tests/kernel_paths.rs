@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus, until_exact};
+use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus};
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Filter, Grouping, Instrument, Sort};
 use nearpath_model::{Detail, Direction, Measurement, PathKind, PathLatency, Per, Protocol};
+use nearpath_testing::counted;
 use nearpath_testing::veth::{Side, VethPair};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -67,7 +68,7 @@ fn datagrams_are_received_and_sent_and_take_as_long_as_their_spans() {
     for v6 in [false, true] {
         let sockets = acquainted_pair(&pair, v6);
         let filter = udp(sockets.1.local_addr().unwrap().port());
-        until_exact(|| {
+        counted(|| {
             let m = measure(Options { filter: filter.clone(), ..Options::default() }, || {
                 ping_pong(&sockets, ROUNDS);
             });
@@ -96,7 +97,7 @@ fn few_stages_see_the_same_packets() {
     let pair = VethPair::new(1).unwrap();
     let sockets = acquainted_pair(&pair, false);
     let filter = udp(sockets.1.local_addr().unwrap().port());
-    until_exact(|| {
+    counted(|| {
         let options =
             Options { filter: filter.clone(), detail: Detail::Coarse, ..Options::default() };
         let m = measure(options, || ping_pong(&sockets, ROUNDS));
@@ -124,7 +125,7 @@ fn packets_of_a_late_reader_exceed_the_thresholds() {
     };
     let ms = Duration::from_millis;
     let above = vec![ms(30), ms(3)];
-    until_exact(|| {
+    counted(|| {
         let options =
             Options { filter: filter.clone(), above: above.clone(), ..Options::default() };
         // By the reader's own clock, from before the call that sends: a busy machine makes others late, too.
@@ -172,7 +173,7 @@ fn acknowledgements_have_no_receive_path() {
     client.set_nodelay(true).unwrap();
     let filter =
         Filter { protocol: Some(Protocol::Tcp), port: Some(address.port()), ..Filter::default() };
-    until_exact(|| {
+    counted(|| {
         // In one direction alone, so that each segment is acknowledged by a bare one.
         let m = measure(Options { filter: filter.clone(), ..Options::default() }, || {
             let mut buffer = [0; 64];
@@ -229,7 +230,7 @@ fn forwarded_packets_have_a_forward_path() {
         })
         .unwrap();
     let filter = Filter { dst: Some("10.77.0.2/32".parse().unwrap()), ..udp(7777) };
-    until_exact(|| {
+    counted(|| {
         let m = measure(Options { filter: filter.clone(), ..Options::default() }, || {
             for _ in 0..ROUNDS {
                 client.send_to(b"ping", ("10.77.0.2", 7777)).unwrap();
@@ -245,7 +246,7 @@ fn forwarded_packets_have_a_forward_path() {
         exactly(counts(&m), right.into(), &m)
     });
     // If send calls are not observed, everything sent is of one kind.
-    until_exact(|| {
+    counted(|| {
         let without = vec!["sock_send".to_owned()];
         let options = Options { filter: filter.clone(), without, ..Options::default() };
         let m = measure(options, || {
@@ -273,7 +274,7 @@ fn dropped_packets_have_no_path() {
         dport: Some(address.port()),
         ..udp(address.port())
     };
-    until_exact(|| {
+    counted(|| {
         let m = measure(Options { filter: filter.clone(), ..Options::default() }, || {
             for _ in 0..ROUNDS {
                 // There is no listener, which the socket is occasionally notified of (ICMP).
@@ -296,7 +297,7 @@ fn groups_have_paths_that_add_up() {
     let netns = u32::try_from(pair.inode(Side::Server).unwrap()).unwrap();
     let filter = Filter { protocol: Some(Protocol::Udp), netns: Some(netns), ..Filter::default() };
     for per in [Per::Flow, Per::Process, Per::Queue, Per::Cpu, Per::Node] {
-        until_exact(|| {
+        counted(|| {
             let groups = Some(Grouping { per, top: 1, sort: Sort::Packets });
             let options = Options { filter: filter.clone(), groups, ..Options::default() };
             let m = measure(options, || {

@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus, until_exact};
+use common::{acquainted_pair, can_run, exactly, ping_pong, possible_cpus};
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Filter, Instrument};
 use nearpath_model::{Measurement, Protocol};
+use nearpath_testing::counted;
 use nearpath_testing::veth::VethPair;
 use std::net::UdpSocket;
 use std::num::NonZeroU32;
@@ -35,7 +36,7 @@ fn packets_in_a_pause_are_not_seen() {
     let pair = VethPair::new(2).unwrap();
     let sockets = acquainted_pair(&pair, false);
     let filter = filter_of(&sockets);
-    until_exact(|| {
+    counted(|| {
         let options = Options { filter: filter.clone(), budgets: true, ..Options::default() };
         let mut stages = Stages::new(&possible_cpus(), options);
         stages.start().unwrap();
@@ -64,7 +65,7 @@ fn packets_that_wait_through_a_pause_are_abandoned() {
     let sockets = acquainted_pair(&pair, false);
     let filter = filter_of(&sockets);
     let (client, server) = &sockets;
-    until_exact(|| {
+    counted(|| {
         let options = Options { filter: filter.clone(), ..Options::default() };
         let mut stages = Stages::new(&possible_cpus(), options);
         stages.start().unwrap();

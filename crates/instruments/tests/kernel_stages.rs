@@ -5,11 +5,12 @@ mod common;
 
 use common::{
     SOCKETS, acquainted_pair, can_run, cpus_of_nodes, exactly, has_two_cpus, one_each, pin,
-    ping_pong, possible_cpus, udp_pair, until_exact,
+    ping_pong, possible_cpus, udp_pair,
 };
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Device, Filter, Instrument, InstrumentError};
 use nearpath_model::{CpuId, CpuSet, Direction, Measurement, Protocol, Span};
+use nearpath_testing::counted;
 use nearpath_testing::veth::{Side, VethPair};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -32,16 +33,13 @@ fn measure(options: Options, work: impl FnOnce()) -> Measurement {
 }
 
 /// Measures until all packets were seen to be received.
-fn measure_whole(filter: &Filter, received: u64, work: impl Fn()) -> Measurement {
-    let mut whole = Measurement::default();
-    until_exact(|| {
+fn measure_whole(filter: &Filter, received: u64, work: impl Fn()) -> Option<Measurement> {
+    counted(|| {
         let m = measure(options(filter.clone()), &work);
         assert_accounts_balance(&m);
         exactly(arrived(&m, Direction::Rx, "netif_receive_skb"), received, &m)?;
-        whole = m;
-        Ok(())
-    });
-    whole
+        Ok(m)
+    })
 }
 
 fn span<'a>(m: &'a Measurement, direction: Direction, from: &str, to: &str) -> Option<&'a Span> {
@@ -76,7 +74,9 @@ fn every_datagram_is_followed_from_send_to_receive() {
         let filter =
             Filter { protocol: Some(Protocol::Udp), port: Some(port), ..Filter::default() };
         let packets = 2 * ROUNDS;
-        let m = measure_whole(&filter, packets, || ping_pong(&sockets, ROUNDS));
+        let Some(m) = measure_whole(&filter, packets, || ping_pong(&sockets, ROUNDS)) else {
+            return;
+        };
         // Each datagram is one packet sent and one received.
         assert_eq!(m.packets.started, 2 * packets);
         assert_eq!((m.packets.dropped, m.packets.collided), (0, 0));
@@ -197,10 +197,12 @@ fn filters_let_only_matching_packets_begin() {
         ("other", Filter { host: net("10.98.0.0/16"), ..udp }, 0, 0),
     ];
     for (what, filter, received, sent) in cases {
-        let m = measure_whole(&filter, received, || {
+        let Some(m) = measure_whole(&filter, received, || {
             ping_pong(&v4, ROUNDS);
             ping_pong(&v6, ROUNDS);
-        });
+        }) else {
+            return;
+        };
         assert_eq!(m.packets.started, received + sent, "{what}");
         assert_eq!(arrived(&m, Direction::Tx, "netif_rx"), sent, "{what}");
     }
@@ -249,12 +251,13 @@ fn a_sample_keeps_whole_flows() {
     };
     let rounds = 10;
     let all = 64 * 4 * rounds;
-    let mut m = Measurement::default();
-    until_exact(|| {
-        m = measure(options(filter.clone()), || flows.iter().for_each(|f| ping_pong(f, rounds)));
+    let sampled = counted(|| {
+        let m = measure(options(filter), || flows.iter().for_each(|f| ping_pong(f, rounds)));
         assert_accounts_balance(&m);
-        exactly(m.packets.started + m.packets.sampled_out, all, &m)
+        exactly(m.packets.started + m.packets.sampled_out, all, &m)?;
+        Ok(m)
     });
+    let Some(m) = sampled else { return };
     // A flow is four packets a round: there and back, each sent and received.
     assert_eq!(m.packets.started % (4 * rounds), 0, "{:?}", m.packets);
     // 64 flows at 1/4: fewer than 2 or more than 40 has a chance below one in a million.
@@ -280,7 +283,7 @@ fn rps_is_seen_as_a_change_of_cpu() {
         direction: Some(Direction::Rx),
         ..Filter::default()
     };
-    let m = measure_whole(&filter, ROUNDS, || {
+    let Some(m) = measure_whole(&filter, ROUNDS, || {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 // Inherited by the thread that answers.
@@ -288,7 +291,9 @@ fn rps_is_seen_as_a_change_of_cpu() {
                 ping_pong(&sockets, ROUNDS);
             });
         });
-    });
+    }) else {
+        return;
+    };
     let handed_on: Vec<_> = m.spans.iter().filter(|s| s.from == "netif_rx").collect();
     assert_eq!(handed_on.iter().map(|s| s.count).sum::<u64>(), ROUNDS);
     for span in handed_on {
@@ -305,7 +310,7 @@ fn a_full_socket_drops_are_counted() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    until_exact(|| {
+    counted(|| {
         let (client, server) = udp_pair(&pair, false);
         let filter = Filter {
             dport: Some(server.local_addr().unwrap().port()),
@@ -345,8 +350,10 @@ fn a_packet_socket_does_not_take_packets_from_their_readers() {
         direction: Some(Direction::Rx),
         ..Filter::default()
     };
-    until_exact(|| {
-        let m = measure_whole(&filter, ROUNDS, || ping_pong(&sockets, ROUNDS));
+    counted(|| {
+        let m = measure(options(filter), || ping_pong(&sockets, ROUNDS));
+        assert_accounts_balance(&m);
+        exactly(arrived(&m, Direction::Rx, "netif_receive_skb"), ROUNDS, &m)?;
         let is_missing = |stage| m.not_observable.iter().any(|n| n.stage == stage);
         let read = arrived(&m, Direction::Rx, "sock_recv");
         // The first may have come when the socket was new to the table.
@@ -374,7 +381,7 @@ fn fast_readers_end_every_datagram() {
     // A polling reader takes a datagram before it is signalled; a sleeping one has the next ones in its queue.
     for polls in [true, false] {
         sockets.1.set_nonblocking(polls).unwrap();
-        until_exact(|| {
+        counted(|| {
             let m = measure(options(filter.clone()), || stream(&sockets, packets));
             let p = m.packets;
             exactly(
@@ -394,7 +401,7 @@ fn the_first_datagram_of_each_socket_ends() {
     }
     let pair = VethPair::new(1).unwrap();
     let (filter, send) = one_each(&pair);
-    until_exact(|| {
+    counted(|| {
         let m = measure(options(filter.clone()), &send);
         exactly((m.packets.started, m.packets.completed), (SOCKETS, SOCKETS), &m)
     });
@@ -467,15 +474,16 @@ fn maps_for_a_thousand_cpus_count_the_same() {
     let sockets = acquainted_pair(&pair, false);
     let port = sockets.1.local_addr().unwrap().port();
     let filter = Filter { protocol: Some(Protocol::Udp), port: Some(port), ..Filter::default() };
-    let mut m = Measurement::default();
-    until_exact(|| {
+    let measured = counted(|| {
         let mut stages = Stages::new(&cpus_of_nodes(1024, 256), options(filter.clone()));
         stages.start().unwrap();
         ping_pong(&sockets, ROUNDS);
-        m = stages.stop().unwrap();
+        let m = stages.stop().unwrap();
         assert_accounts_balance(&m);
-        exactly(m.packets.started, 4 * ROUNDS, &m)
+        exactly(m.packets.started, 4 * ROUNDS, &m)?;
+        Ok(m)
     });
+    let Some(m) = measured else { return };
     for span in &m.spans {
         assert_eq!((span.other_llc, span.other_node), (Some(0.0), Some(0.0)), "{span:?}");
         assert!(span.places.iter().all(|p| p.from_cpu == CpuId(0)), "{span:?}");

@@ -137,7 +137,7 @@ fn slow_clients_are_ended_and_the_others_are_served_again() {
 
 #[test]
 fn whoever_does_not_take_the_answer_is_ended() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     with_server(|address| {

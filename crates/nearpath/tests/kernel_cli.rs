@@ -129,7 +129,7 @@ fn wait_until_gone(programs: &BTreeSet<u32>) {
 
 #[test]
 fn groups_are_limited_and_add_up() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
@@ -224,7 +224,7 @@ fn measure_stages_has_the_documented_fields() {
 
 #[test]
 fn filters_select_packets() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !nearpath_testing::require_bpf()
         || !nearpath_testing::require_netns()
     {
@@ -254,7 +254,7 @@ fn filters_select_packets() {
 
 #[test]
 fn the_detail_selects_what_is_observed() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !nearpath_testing::require_bpf()
         || !nearpath_testing::require_netns()
     {
@@ -289,7 +289,7 @@ fn the_detail_selects_what_is_observed() {
 
 #[test]
 fn the_overhead_is_limited_by_default() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !nearpath_testing::require_bpf()
         || !nearpath_testing::require_netns()
     {
@@ -315,7 +315,7 @@ fn the_overhead_is_limited_by_default() {
 
 #[test]
 fn an_excluded_stage_is_reported() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !nearpath_testing::require_bpf()
         || !nearpath_testing::require_netns()
     {
@@ -345,7 +345,7 @@ fn an_excluded_stage_is_reported() {
 
 #[test]
 fn with_a_duty_cycle_the_observed_time_is_reported() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !nearpath_testing::require_bpf()
         || !nearpath_testing::require_netns()
     {
@@ -375,7 +375,7 @@ fn with_a_duty_cycle_the_observed_time_is_reported() {
 
 #[test]
 fn an_interrupt_stops_early_and_keeps_the_results() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
@@ -405,7 +405,7 @@ fn an_interrupt_stops_early_and_keeps_the_results() {
 
 #[test]
 fn nothing_is_left_after_kill_9() {
-    if !nearpath_testing::require_ci() || !nearpath_testing::require_bpf() {
+    if !nearpath_testing::require_lengthy() || !nearpath_testing::require_bpf() {
         return;
     }
     let mut child = command(&["measure", "stages", "--for", "1h"]).spawn().unwrap();
@@ -508,7 +508,7 @@ fn only_interfaces_of_the_namespace_are_shown() {
 /// A burst that is over when the closer measurement starts must not be lost to the checks.
 #[test]
 fn packets_of_the_first_measurement_alone_are_diagnosed() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     const SENT: u64 = 300;

@@ -5,7 +5,7 @@
 
 use nearpath_model::{Diagnosis, Finding};
 use nearpath_testing::veth::{Side, VethPair};
-use nearpath_testing::{require_bpf, require_ci, require_kernel, require_netns};
+use nearpath_testing::{require_bpf, require_kernel, require_lengthy, require_netns};
 use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
@@ -65,7 +65,7 @@ fn diagnosed(pair: &VethPair, to: SocketAddr) -> (Vec<Finding>, u64) {
 
 #[test]
 fn datagrams_that_nothing_listens_for_are_reported() {
-    if !(require_ci()
+    if !(require_lengthy()
         && require_netns()
         && require_bpf()
         && require_kernel((5, 17), "reasons of drops"))

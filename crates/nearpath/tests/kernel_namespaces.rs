@@ -192,7 +192,7 @@ impl Drop for Named {
 /// The shell of who runs `ip netns exec` is in another one; a shell inside needs no more.
 #[test]
 fn the_namespace_that_ip_has_entered_is_in_the_fix() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     let programs = ["bash", "ip", "mount", "timeout", "umount"];
@@ -229,7 +229,7 @@ fn pin() {
 
 #[test]
 fn an_exited_task_is_reported_with_its_cgroup() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {
@@ -379,7 +379,7 @@ fn pids_are_those_in_proc() {
 
 #[test]
 fn groups_and_causes_have_pids_of_that_namespace() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {

@@ -84,7 +84,7 @@ fn a_killed_recorder_loses_an_interval_at_most() {
         let sender = scope.spawn(|| send(&stop, 1));
         let stops = Stops(&stop);
         // At different moments of an interval and of a segment.
-        for round in 0..if nearpath_testing::ci() { 6u32 } else { 2 } {
+        for round in 0..if nearpath_testing::lengthy() { 6u32 } else { 2 } {
             let began = now_us();
             let mut child = record(&folder, "drops,facts");
             let first = nearpath_testing::wait_for("the first interval", || {

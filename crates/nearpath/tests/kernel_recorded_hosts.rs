@@ -2,7 +2,7 @@
 //! `beta`, on which a socket overflows; and `gamma`, quiet in a network namespace of its own at the same time as `beta`.
 
 use nearpath_testing::tmux::Tmux;
-use nearpath_testing::{Running, begin, require_ci, require_netns, require_program};
+use nearpath_testing::{Running, begin, require_lengthy, require_netns, require_program};
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -145,7 +145,7 @@ fn merge(from: &Path, to: &Path) {
 
 #[test]
 fn one_of_several_hosts_is_chosen() {
-    if !require_ci() || !require_netns() || !require_program("unshare") {
+    if !require_lengthy() || !require_netns() || !require_program("unshare") {
         return;
     }
     let scene = Scene(tempfile::tempdir().unwrap());

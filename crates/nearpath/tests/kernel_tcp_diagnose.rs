@@ -169,7 +169,7 @@ fn requests_in_pieces(nodelay: bool) -> (Diagnosis, u32) {
 /// The judge is the client: it counts its answers.
 #[test]
 fn small_writes_that_wait_for_delayed_acknowledgements_are_named() {
-    if !(nearpath_testing::require_ci() && nearpath_testing::require_netns()) {
+    if !(nearpath_testing::require_lengthy() && nearpath_testing::require_netns()) {
         return;
     }
     let is_named = |diagnosis: &Diagnosis| {

@@ -96,7 +96,7 @@ fn it_shows_real_packets_and_restores_the_terminal() {
 
 #[test]
 fn a_signal_restores_the_terminal() {
-    if !nearpath_testing::require_ci() || !available() {
+    if !nearpath_testing::require_lengthy() || !available() {
         return;
     }
     let nearpath = env!("CARGO_BIN_EXE_nearpath");
@@ -145,7 +145,7 @@ fn without_a_terminal_it_says_so() {
 
 #[test]
 fn a_recording_goes_back_and_forward() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !available() {

@@ -90,16 +90,11 @@ impl Scene {
         })
     }
 
-    /// The report of a trial of a plan that does no harm, with all its blocks. A machine that stands still in a block
-    /// with the plan looks like harm, and ends a trial.
+    /// The report of a trial of a plan that does no harm, with all its blocks.
     fn whole_report(&self, changes: &[(&str, &str, &str)], args: &[&str]) -> Value {
-        nearpath_testing::up_to(3, || {
-            let (report, _) = self.report(changes, args);
-            match &report["stopped"] {
-                Value::Null => Ok(report),
-                stopped => Err(stopped.to_string()),
-            }
-        })
+        let (report, _) = self.report(changes, args);
+        assert_eq!(report["stopped"], Value::Null, "{report}");
+        report
     }
 
     /// `tune try` of a plan of these changes: id, target and new value of each.
@@ -238,7 +233,7 @@ fn forty_plans_that_change_nothing_are_rarely_better_or_worse() {
 
 #[test]
 fn probes_and_bytes_are_metrics_too() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     let Some(scene) = Scene::new() else { return };
@@ -378,7 +373,7 @@ fn a_harmful_plan_stops_within_three_blocks_and_leaves_the_host_as_it_was() {
 
 #[test]
 fn without_its_load_a_trial_ends() {
-    if !nearpath_testing::require_ci() || !require_program("iperf3") {
+    if !nearpath_testing::require_lengthy() || !require_program("iperf3") {
         return;
     }
     let Some(scene) = Scene::new() else { return };
@@ -412,7 +407,7 @@ fn without_its_load_a_trial_ends() {
 
 #[test]
 fn each_continues_after_a_change_that_fails() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     let Some(scene) = Scene::new() else { return };
@@ -481,7 +476,7 @@ fn bear_threads(ended: &Receiver<()>) {
 
 #[test]
 fn threads_that_are_born_in_a_block_are_put_back_as_it_ends() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     let Some(scene) = Scene::new() else { return };

@@ -36,15 +36,18 @@ struct Attr {
 pub struct Calls(Vec<File>);
 
 impl Calls {
-    /// Starts counting a tracepoint such as `net/net_dev_queue`.
+    /// Starts counting a tracepoint such as `net/net_dev_queue`; all of its calls, if the filter is empty.
     ///
     /// # Errors
     /// There is no such tracepoint, or the kernel refuses.
     pub fn begin(tracepoint: &str, filter: &str) -> io::Result<Self> {
         let id = id_of(tracepoint)?;
         let filter = CString::new(filter)?;
-        let cpus = std::thread::available_parallelism()?.get();
-        (0..cpus).map(|cpu| counter(id, cpu, &filter)).collect::<io::Result<_>>().map(Self)
+        online_cpus()?
+            .into_iter()
+            .map(|cpu| counter(id, cpu, &filter))
+            .collect::<io::Result<_>>()
+            .map(Self)
     }
 
     /// Calls until now.
@@ -60,6 +63,13 @@ impl Calls {
     }
 }
 
+/// Online CPUs, regardless of those that this thread may run on: the lines of /proc/stat.
+fn online_cpus() -> io::Result<Vec<libc::c_int>> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let number = |line: &str| line.strip_prefix("cpu")?.split(' ').next()?.parse().ok();
+    Ok(stat.lines().filter_map(number).collect())
+}
+
 /// The tracepoint's id, from a tracefs that is mounted nowhere.
 fn id_of(tracepoint: &str) -> io::Result<u64> {
     let tracefs = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -70,7 +80,7 @@ fn id_of(tracepoint: &str) -> io::Result<u64> {
     io::read_to_string(File::from(file))?.trim().parse().map_err(io::Error::other)
 }
 
-fn counter(id: u64, cpu: usize, filter: &CString) -> io::Result<File> {
+fn counter(id: u64, cpu: libc::c_int, filter: &CString) -> io::Result<File> {
     let size = size_of::<Attr>() as u32;
     let attr = Attr { kind: PERF_TYPE_TRACEPOINT, size, config: id, ..Attr::default() };
     let (everyone, no_group) = (-1, -1);
@@ -80,7 +90,7 @@ fn counter(id: u64, cpu: usize, filter: &CString) -> io::Result<File> {
             libc::SYS_perf_event_open,
             &raw const attr,
             everyone,
-            cpu as libc::c_int,
+            cpu,
             no_group,
             PERF_FLAG_FD_CLOEXEC,
         )
@@ -90,6 +100,9 @@ fn counter(id: u64, cpu: usize, filter: &CString) -> io::Result<File> {
     }
     // SAFETY: the descriptor was just created and has no other owner.
     let counter = unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) };
+    if filter.is_empty() {
+        return Ok(File::from(counter));
+    }
     // SAFETY: the kernel copies the text.
     let set =
         unsafe { libc::ioctl(counter.as_raw_fd(), PERF_EVENT_IOC_SET_FILTER, filter.as_ptr()) };

@@ -2,8 +2,8 @@
 //!
 //! A test first checks what it requires of the machine, and returns if that is not
 //! available. Nothing is skipped silently: each unmet requirement is recorded with
-//! its reason, and `make test` ends with the number of skipped tests by reason. The same holds
-//! for retries after a failure ([`up_to`]).
+//! its reason, and `make test` ends with the number of skipped tests by reason. A test
+//! runs once: one that counts events of the kernel's is [`counted`].
 //!
 //! ```no_run
 //! #[test]
@@ -18,7 +18,9 @@
 //! Use it as a dev-dependency: `nearpath-testing.workspace = true`.
 
 mod begin;
+mod bpf;
 pub mod calls;
+mod canary;
 mod log;
 mod require;
 mod running;
@@ -28,10 +30,11 @@ pub mod veth;
 mod wait;
 
 pub use begin::begin;
-pub use log::{rerun, skip, up_to};
+pub use canary::counted;
+pub use log::skip;
 pub use require::{
-    ci, hosts_dir, lengthy, require_bpf, require_ci, require_kernel, require_lengthy,
-    require_netns, require_program, require_root,
+    hosts_dir, lengthy, require_bpf, require_kernel, require_lengthy, require_netns,
+    require_program, require_root,
 };
 pub use running::{Running, other_build};
 pub use wait::{PATIENCE, wait_for, with_blocks_long_enough};

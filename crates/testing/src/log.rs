@@ -1,7 +1,7 @@
-//! The logs of skipped tests and of reruns.
+//! The log of skipped tests.
 //!
-//! Input: the calling test, and the reason. Output: a line on standard error and, if an
-//! environment variable names a file, one line `test<TAB>reason` appended to it, which `make test` counts.
+//! Input: the calling test, and the reason. Output: a line on standard error and, if
+//! `NEARPATH_SKIP_LOG` names a file, one line `test<TAB>reason` appended to it, which `make test` counts.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -18,53 +18,13 @@ const LONGEST: usize = 200;
 /// # Panics
 /// If the log `NEARPATH_SKIP_LOG` cannot be written: a skip that is not counted
 /// would look like a pass.
-pub fn skip(reason: &str) {
-    report("skipped", "NEARPATH_SKIP_LOG", reason);
-}
-
-/// Records that the calling test retries after a failure, and the failure.
-///
-/// # Panics
-/// If the log `NEARPATH_RERUN_LOG` cannot be written: a failure that is not counted would
-/// look like none.
-pub fn rerun(cause: &str) {
-    report("run again", "NEARPATH_RERUN_LOG", cause);
-}
-
-/// Tries up to `times` times until `trial` succeeds. Each failure but the last is recorded with its cause.
-///
-/// Only for what a machine may disturb, and if a fault of nearpath would show each time.
-///
-/// # Panics
-/// If all fail, with each failure.
-pub fn up_to<T>(times: usize, trial: impl FnMut() -> Result<T, String>) -> T {
-    retry(times, trial, rerun)
-}
-
-/// Like [`up_to`]; `rerun` records a failure.
-fn retry<T>(
-    times: usize,
-    mut trial: impl FnMut() -> Result<T, String>,
-    mut rerun: impl FnMut(&str),
-) -> T {
-    let mut wrong = Vec::new();
-    loop {
-        match trial() {
-            Ok(result) => return result,
-            Err(cause) => wrong.push(cause),
-        }
-        assert!(wrong.len() < times, "wrong each time:\n{}", wrong.join("\n"));
-        rerun(&wrong[wrong.len() - 1]);
-    }
-}
-
 #[expect(clippy::print_stderr, reason = "the test harness shows it beside the test")]
-fn report(what: &str, log: &str, reason: &str) {
+pub fn skip(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("unnamed test");
     let reason: String = one_line(reason).chars().take(LONGEST).collect();
-    eprintln!("{what}: {test}: {reason}");
-    if let Some(log) = std::env::var_os(log) {
+    eprintln!("skipped: {test}: {reason}");
+    if let Some(log) = std::env::var_os("NEARPATH_SKIP_LOG") {
         let log = Path::new(&log);
         if let Err(error) = record(log, test, &reason) {
             panic!("{}: cannot be written: {error}", log.display());
@@ -99,24 +59,5 @@ mod tests {
     #[test]
     fn a_log_that_cannot_be_written_is_an_error() {
         assert!(record(Path::new("/proc/no/such/folder"), "a", "b").is_err());
-    }
-
-    #[test]
-    fn a_failure_is_retried_up_to_the_limit() {
-        let mut tries = 0;
-        let mut fails_until = |last: usize| {
-            tries += 1;
-            if tries < last { Err(format!("try {tries}")) } else { Ok(tries) }
-        };
-        // Not into the log of this run: `make test` would count them.
-        let mut causes = Vec::new();
-        assert_eq!(retry(3, || fails_until(3), |cause| causes.push(cause.to_owned())), 3);
-        assert_eq!(causes, ["try 1", "try 2"], "each is recorded with its cause");
-    }
-
-    #[test]
-    #[should_panic(expected = "wrong each time:\nfirst\nfirst")]
-    fn a_persistent_failure_fails_the_test() {
-        retry(2, || Err::<(), _>("first".to_owned()), |_| ());
     }
 }

@@ -11,7 +11,6 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -51,16 +50,6 @@ pub fn lengthy() -> bool {
 /// The test may take longer than 20 s.
 pub fn require_lengthy() -> bool {
     met(if lengthy() { Ok(()) } else { Err("lengthy: run by `make test-all`".into()) })
-}
-
-/// Whether a test may take all of its rounds or cases: `.ci/run` sets `CI`, and `make test-all` is [`lengthy`].
-pub fn ci() -> bool {
-    lengthy() || std::env::var_os("CI").is_some()
-}
-
-/// The test is one of several of its feature: `.ci/run`, which sets `CI`, and `make test-all` run it, `make test` does not.
-pub fn require_ci() -> bool {
-    met(if ci() { Ok(()) } else { Err("not the first of its feature: run by `.ci/run`".into()) })
 }
 
 /// The directory of captured hosts: archives of /proc and /sys of real machines, with the output of
@@ -123,51 +112,7 @@ fn bpf() -> Result<(), String> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err("no BPF (the kernel has no BTF)".into());
     }
-    load_raw_tracepoint().map(drop).map_err(|error| format!("no BPF ({error})"))
-}
-
-/// The first fields of `union bpf_attr` for `BPF_PROG_LOAD` (include/uapi/linux/bpf.h).
-#[repr(C)]
-struct ProgLoad {
-    prog_type: u32,
-    insn_cnt: u32,
-    insns: u64,
-    license: u64,
-    log_level: u32,
-    log_size: u32,
-    log_buf: u64,
-    kern_version: u32,
-    prog_flags: u32,
-}
-
-/// Loads `return 0` as a raw tracepoint program, attached to nothing; closing the descriptor
-/// unloads it.
-fn load_raw_tracepoint() -> io::Result<OwnedFd> {
-    const BPF_PROG_LOAD: libc::c_long = 5;
-    const BPF_PROG_TYPE_RAW_TRACEPOINT: u32 = 17;
-    // struct bpf_insn { code, dst:4 src:4, off, imm }: the code is the first byte in memory.
-    const MOV64_R0_0: [u8; 8] = [0xb7, 0, 0, 0, 0, 0, 0, 0];
-    const EXIT: [u8; 8] = [0x95, 0, 0, 0, 0, 0, 0, 0];
-    let insns = [MOV64_R0_0, EXIT].map(u64::from_ne_bytes);
-    let attr = ProgLoad {
-        prog_type: BPF_PROG_TYPE_RAW_TRACEPOINT,
-        insn_cnt: insns.len() as u32,
-        insns: insns.as_ptr() as u64,
-        license: c"GPL".as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log_buf: 0,
-        kern_version: 0,
-        prog_flags: 0,
-    };
-    // SAFETY: attr and its pointers are valid during the call, and its size is passed; the
-    // kernel treats later fields as zero.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &attr, size_of::<ProgLoad>()) };
-    match i32::try_from(fd) {
-        // SAFETY: the kernel just returned this descriptor to us.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
-    }
+    crate::bpf::load().map(drop).map_err(|error| format!("no BPF ({error})"))
 }
 
 /// Creates a network namespace in a thread that ends immediately, and the namespace with it.

@@ -1,5 +1,5 @@
 //! Shared by tests on this kernel: whether they can run, the host as passed to the instrument, CPUs to
-//! run on, and trials that may be disturbed.
+//! run on, and comparisons of counts.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -198,21 +198,18 @@ pub fn cpus_of_nodes(cpus: u32, per_node: u32) -> Topology {
     }
 }
 
-/// Tries until the counts are right, at most ten times.
-///
-/// On some virtual machines a CPU runs for a millisecond now and then without any of its
-/// tracepoints being called: packets are delivered there, yet no program runs, and no miss is
-/// counted. Do not believe it of a test that tries again often: most such losses were faults of
-/// the programs, as [`nearpath_testing::calls`], which counts calls without BPF, showed.
-pub fn until_exact(trial: impl FnMut() -> Result<(), String>) {
-    nearpath_testing::up_to(10, trial);
-}
-
-/// The result for `until_exact`.
+/// The result for [`nearpath_testing::counted`].
 pub fn exactly<T: PartialEq + std::fmt::Debug>(
     found: T,
     right: T,
     m: &Measurement,
 ) -> Result<(), String> {
-    if found == right { Ok(()) } else { Err(format!("{found:?}, not {right:?}: {m:#?}")) }
+    if found == right {
+        return Ok(());
+    }
+    let spans =
+        m.spans.iter().map(|s| format!("{:?} {} -> {}: {}", s.direction, s.from, s.to, s.count));
+    let spans: Vec<_> = spans.collect();
+    let (packets, lost) = (m.packets, m.events_lost);
+    Err(format!("{found:?}, not {right:?}: {packets:?}, {lost} events lost\n{}", spans.join("\n")))
 }

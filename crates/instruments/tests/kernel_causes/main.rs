@@ -17,8 +17,6 @@ use nearpath_model::{Measurement, Outlier, Share};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use stream::{Score, Windows};
 
-const TRIES: usize = 3;
-
 /// Whether the machine can run these tests.
 fn can_run() -> bool {
     common::can_run() && common::has_two_cpus()
@@ -30,8 +28,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Plays a scene until its slow packets name what was in the way; again, if the machine was busy with
-/// something else.
+/// Plays a scene, whose slow packets must name what was in the way.
 #[expect(clippy::print_stdout, reason = "how often it was named is what there is to see")]
 fn play(
     name: &str,
@@ -39,28 +36,13 @@ fn play(
     scene: impl Fn() -> (Measurement, Windows),
 ) -> Measurement {
     let _alone = alone();
-    nearpath_testing::up_to(TRIES, || {
-        let (m, windows) = scene();
-        let score = Score::of(&m, &windows, &is_named);
-        println!("{name}: {score:?}");
-        if score.is_good() {
-            return Ok(m);
-        }
-        let missed = m.outliers.iter().filter(|o| !o.budget.first().is_some_and(&is_named));
-        let missed: Vec<_> = missed.take(12).map(summary).collect();
-        Err(format!("{name}: {score:?}, {:?}; not named in\n{}", m.slow, missed.join("\n")))
-    })
-}
-
-/// The same for a scene with its own assertions.
-fn again(scene: impl Fn()) {
-    let _alone = alone();
-    let asserted = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(&scene));
-    nearpath_testing::up_to(TRIES, || {
-        asserted().map_err(|panic| {
-            panic.downcast::<String>().map_or_else(|_| "a panic".to_owned(), |said| *said)
-        })
-    });
+    let (m, windows) = scene();
+    let score = Score::of(&m, &windows, &is_named);
+    println!("{name}: {score:?}");
+    let missed = m.outliers.iter().filter(|o| !o.budget.first().is_some_and(&is_named));
+    let missed: Vec<_> = missed.take(12).map(summary).collect();
+    assert!(score.is_good(), "{score:?}, {:?}; not named in\n{}", m.slow, missed.join("\n"));
+    m
 }
 
 /// A slow packet as one line.

@@ -2,7 +2,7 @@
 
 use crate::stream::{OTHER, Stream, VICTIM, lasts, measure, slow, us};
 use crate::worker::{Policy, pin, schedule, spin};
-use crate::{again, alone, can_run, summary};
+use crate::{alone, can_run, summary};
 use nearpath_instruments::Filter;
 use nearpath_model::{Direction, Measurement, Share, ShareKind};
 use nearpath_testing::require_lengthy;
@@ -88,7 +88,7 @@ fn classes_with_a_rate() {
 
 #[test]
 fn pacing() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     shaped("fq", &["qdisc add dev np0 root fq maxrate 1mbit"]);
@@ -96,7 +96,7 @@ fn pacing() {
 
 #[test]
 fn a_delay() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     shaped("netem", &["qdisc add dev np0 root netem delay 5ms"]);
@@ -105,7 +105,7 @@ fn a_delay() {
 /// The sender may have few packets in flight, and these wait in a queueing discipline: it waits for buffer space.
 #[test]
 fn a_sender_that_waits_for_buffer_space() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() || !nearpath_testing::require_program("tc") {
@@ -153,7 +153,8 @@ fn a_ring_that_is_full() {
         nearpath_testing::skip("a veth device of this kernel drops what its peer does not receive");
         return;
     }
-    again(a_ring_fills);
+    let _alone = alone();
+    a_ring_fills();
 }
 
 fn a_ring_fills() {

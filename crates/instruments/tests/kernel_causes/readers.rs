@@ -113,7 +113,7 @@ fn packets_behind_a_task_poll() {
 
 #[test]
 fn packets_behind_a_task_epoll() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     behind_a_task(Waits::Epoll);
@@ -121,7 +121,7 @@ fn packets_behind_a_task_epoll() {
 
 #[test]
 fn a_reader_that_computes() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {
@@ -144,7 +144,7 @@ fn a_reader_that_computes() {
 
 #[test]
 fn a_lock_that_another_thread_holds() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     let ways: &[Waits] = if lengthy() { &[Waits::Recv, Waits::Epoll] } else { &[Waits::Recv] };
@@ -295,7 +295,7 @@ fn a_process_that_reads() {
 
 #[test]
 fn a_reader_that_is_stopped() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {

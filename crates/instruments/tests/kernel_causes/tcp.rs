@@ -2,7 +2,7 @@
 
 use crate::stream::{OTHER, Stream, VICTIM, lasts, measure, slow, us};
 use crate::worker::{Policy, Worker, pin, schedule};
-use crate::{again, alone, can_run, summary};
+use crate::{alone, can_run, summary};
 use nearpath_instruments::Filter;
 use nearpath_model::{Direction, Measurement, Outlier, Share, ShareKind};
 use nearpath_testing::veth::Side;
@@ -47,11 +47,12 @@ fn assert_named(
 /// Occasionally a segment is lost, and the data after it waits until it is retransmitted.
 #[test]
 fn data_that_is_missing() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if can_run() {
-        again(segments_are_lost);
+        let _alone = alone();
+        segments_are_lost();
     }
 }
 
@@ -113,7 +114,7 @@ fn lose_some(socket: &TcpStream) {
 /// The reader takes page faults within its receive call, and has the socket locked meanwhile.
 #[test]
 fn a_socket_that_its_reader_holds_locked() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {

@@ -8,12 +8,13 @@ mod common;
 mod raw;
 mod scenes;
 
-use common::{can_run, until_exact};
+use common::can_run;
 use nearpath_host::Root;
 use nearpath_instruments::drops::{Drops, Options};
 use nearpath_instruments::{Device, Filter, Instrument, stages};
 use nearpath_model::drops::{Drop, DropMeasurement, DropPer, DropStage, Shown};
 use nearpath_model::{Direction, Protocol};
+use nearpath_testing::counted;
 use nearpath_testing::veth::{Side, VethPair};
 use raw::Packet;
 use scenes::{Counter, command, overflow, v4, write_sysctl};
@@ -93,7 +94,7 @@ fn a_full_receive_buffer_is_named_with_its_port_and_device() {
     }
     let pair = VethPair::new(1).unwrap();
     for (v6, counter) in [(false, "Udp.RcvbufErrors"), (true, "Udp6.RcvbufErrors")] {
-        until_exact(|| {
+        counted(|| {
             let count = Counter::of(&pair, Side::Server, counter);
             let (m, scene) = measured(&pair, Side::Server, || overflow(&pair, v6, MANY));
             let rose = count.rose();
@@ -122,7 +123,7 @@ fn datagrams_without_a_socket_or_with_a_bad_checksum() {
     }
     let pair = VethPair::new(1).unwrap();
     let (client, server) = (v4(Side::Client), v4(Side::Server));
-    until_exact(|| {
+    counted(|| {
         let ports = Counter::of(&pair, Side::Server, "Udp.NoPorts");
         let damaged = Counter::of(&pair, Side::Server, "Udp.InCsumErrors");
         let protocols = Counter::of(&pair, Side::Server, "Ip.InUnknownProtos");
@@ -168,7 +169,7 @@ fn packets_that_routing_refuses() {
         command("ip", &["route", "add", "10.98.0.0/16", "via", &client.to_string()])
     })
     .unwrap();
-    until_exact(|| {
+    counted(|| {
         let names = ["TcpExt.IPReversePathFilter", "Ip.InHdrErrors", "IpExt.InNoRoutes"];
         let counts = names.map(|name| Counter::of(&pair, Side::Server, name));
         let (m, ()) = measured(&pair, Side::Server, || {
@@ -205,7 +206,7 @@ fn a_shaper_drops_at_its_device() {
         command("tc", &[&["qdisc", "replace", "dev", "np0", "root"][..], &shaper].concat())
     })
     .unwrap();
-    until_exact(|| {
+    counted(|| {
         let before = scenes::qdisc_drops(&pair, Side::Client);
         let (m, ()) = measured(&pair, Side::Client, || {
             let send = |side: Side| {
@@ -302,7 +303,7 @@ fn filters_choose_packets_and_counters_stay_whole() {
         (Filter { direction: Some(Direction::Tx), ..all() }, 0),
     ];
     for (filter, right) in cases {
-        until_exact(|| {
+        counted(|| {
             let shown = Shown { per: Some(DropPer::Flow), top: 1 };
             let (m, ()) = measured_with(&pair, Side::Server, filter.clone(), shown, || {
                 let send = |_| {
@@ -342,7 +343,7 @@ fn followed_packets_are_dropped_after_their_last_stage() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
-    until_exact(|| {
+    counted(|| {
         let filter = Filter {
             netns: Some(netns(&pair, Side::Server)),
             protocol: Some(Protocol::Udp),
@@ -420,7 +421,7 @@ fn a_tc_filter_drops_on_ingress() {
         return;
     }
     let (client, server) = (v4(Side::Client), v4(Side::Server));
-    until_exact(|| {
+    counted(|| {
         // Known without asking, which the filter would drop.
         let neighbour = |side: Side| {
             let mac = std::process::Command::new("ip")

@@ -21,7 +21,6 @@ use worker::Policy;
 const GOAL: f64 = 0.95;
 /// Slow packets that must have been hit.
 const ENOUGH: usize = 10;
-const TRIES: usize = 3;
 /// Above other work of the machine, but below a real-time fault.
 const READER: Policy = Policy::Fifo(40);
 /// Below this a slow packet is the machine's own noise.
@@ -45,21 +44,17 @@ fn summary(outlier: &Outlier) -> String {
     format!("{from} -> {to} {us} us: {}", shares.join(", "))
 }
 
-/// Plays a scene and requires that the fault is named; retried if other work of the machine was seen
-/// instead.
+/// Plays a scene and requires that the fault is named.
 fn play<F: Fault>(name: &str, reader: Policy, fault: impl Fn(&Scene) -> F) -> Measurement {
     static ALONE: Mutex<()> = Mutex::new(());
     // One after the other: they disturb each other.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    nearpath_testing::up_to(TRIES, || {
-        let scene = Scene::new(reader);
-        let judged = judge(name, &mut fault(&scene), scene);
-        judged.map_err(|failure| format!("{name}: {failure}"))
-    })
+    let scene = Scene::new(reader);
+    judge(name, &mut fault(&scene), scene)
 }
 
 #[expect(clippy::print_stdout, reason = "the figures are what `make faults` is for")]
-fn judge(name: &str, fault: &mut dyn Fault, scene: Scene) -> Result<Measurement, String> {
+fn judge(name: &str, fault: &mut dyn Fault, scene: Scene) -> Measurement {
     let (score, m) = scene.play(fault, ms(SLOW_MS));
     println!(
         "{name}: precision {:.1}%, recall {:.1}%, {} slow packets, {} hit, {} of them below, {} complete",
@@ -73,15 +68,14 @@ fn judge(name: &str, fault: &mut dyn Fault, scene: Scene) -> Result<Measurement,
     let missed = m.outliers.iter().filter(|o| !fault.is_named(&o.budget[0])).take(20);
     let missed: Vec<_> = missed.map(summary).collect();
     let enough = score.hit >= ENOUGH && score.beneath <= score.hit / 2;
-    if enough && score.precision() >= GOAL && score.recall() >= GOAL {
-        return Ok(m);
-    }
-    Err(format!("{score:?}; not named in\n{}", missed.join("\n")))
+    let good = enough && score.precision() >= GOAL && score.recall() >= GOAL;
+    assert!(good, "{name}: {score:?}; not named in\n{}", missed.join("\n"));
+    m
 }
 
 #[test]
 fn a_real_time_task_before_the_reader() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {
@@ -104,7 +98,7 @@ fn a_task_beside_the_reader() {
 
 #[test]
 fn a_real_time_task_before_the_thread_that_receives() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() || !threads_receive() {
@@ -117,7 +111,7 @@ fn a_real_time_task_before_the_thread_that_receives() {
 
 #[test]
 fn a_task_beside_the_thread_that_receives() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() || !threads_receive() {
@@ -142,7 +136,7 @@ fn threads_receive() -> bool {
 
 #[test]
 fn many_timers_at_once() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {
@@ -169,7 +163,7 @@ fn softirqs_of_another_device() {
 
 #[test]
 fn a_reader_that_is_moved() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {

@@ -8,11 +8,12 @@ mod common;
 mod scene;
 mod tap;
 
-use common::{acquainted_pair, can_run, exactly, pin, possible_cpus, until_exact};
+use common::{acquainted_pair, can_run, exactly, pin, possible_cpus};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::{Device, Filter, Grouping, Instrument, LowerDevice, Sort};
 use nearpath_model::{Detail, Direction, Measurement, Per, Protocol};
+use nearpath_testing::counted;
 use nearpath_testing::veth::{Side, VethPair};
 use scene::{
     Xdp, arrived, ip, namespace, read_many, received_by, segmented_send, send_many, stream_by_many,
@@ -79,7 +80,9 @@ fn a_sample_accounts_for_every_segment() {
         assert!(received > 1000 && m.packets.sampled_out > 0, "{received}: {:?}", m.packets);
         exactly(m.packets.started + m.packets.sampled_out, received, &m)
     };
-    details.into_iter().for_each(|detail| until_exact(|| each(detail)));
+    for detail in details {
+        counted(|| each(detail));
+    }
 }
 
 #[test]
@@ -88,7 +91,7 @@ fn locality_accounts_for_every_segment_of_a_sample() {
         return;
     }
     let (pair, _xdp) = like_a_nic();
-    until_exact(|| {
+    counted(|| {
         let options =
             locality::Options { filter: half_received(&pair), ..locality::Options::default() };
         let mut locality = PacketLocality::new(&possible_cpus(), options);
@@ -115,7 +118,7 @@ fn each_datagram_of_a_list_is_that_of_its_socket() {
     pair.run(Side::Server, |_| tool("ethtool", &["-K", "np1", "gro", "on"])).unwrap();
     let (client, server) = acquainted_pair(&pair, false);
     let options = datagrams_to(&server, Direction::Rx);
-    until_exact(|| {
+    counted(|| {
         let m = measure(options.clone(), || {
             std::thread::scope(|scope| {
                 let (sender, receiver) = std::sync::mpsc::channel();
@@ -153,7 +156,7 @@ fn headers_in_pages_are_read() {
     };
     let groups = Some(Grouping { per: Per::Flow, top: 10, sort: Sort::Packets });
     let flow = tap.flow(&server);
-    until_exact(|| {
+    counted(|| {
         let m = measure(Options { filter: filter.clone(), groups, ..Options::default() }, || {
             for _ in 0..ROUNDS {
                 tap.send_in_pages(&server);
@@ -177,7 +180,7 @@ fn all_packets_that_a_queue_releases_at_once_are_seen() {
     let tbf = ["qdisc", "add", "dev", "np0", "root", "tbf", "rate", "100mbit", "burst", "2000"];
     pair.run(Side::Client, |_| tool("tc", &[&tbf[..], &["limit", "1000000"]].concat())).unwrap();
     let options = datagrams_to(&server, Direction::Tx);
-    until_exact(|| {
+    counted(|| {
         let m = measure(options.clone(), || {
             for _ in 0..20 {
                 send_many(&client, 64);
@@ -310,7 +313,7 @@ fn packets_of_an_upper_device_differ_from_those_of_the_lower_device() {
         (vec![LowerDevice { vlans: vec![100], ..by(None) }], 0),
         (vec![], 0),
     ] {
-        until_exact(|| {
+        counted(|| {
             let options = Options { filter: filter(lower.clone()), ..Options::default() };
             let m = measure(options, exchange);
             exactly((m.packets.started, m.packets.completed), (expected, expected), &m)
@@ -355,7 +358,7 @@ fn threads_that_poll_are_followed() {
     pair.write(Side::Server, "threaded", "1").unwrap();
     let (client, server) = acquainted_pair(&pair, false);
     let options = datagrams_to(&server, Direction::Rx);
-    until_exact(|| {
+    counted(|| {
         let m = measure(options.clone(), || {
             std::thread::scope(|scope| {
                 let (sender, receiver) = std::sync::mpsc::channel();

@@ -97,7 +97,7 @@ fn percli_accepts_the_dashboards_of_perses() {
 
 #[test]
 fn a_real_prometheus_has_data_for_each_expression() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     let Some(program) = program("NEARPATH_PROMETHEUS", "prometheus") else { return };

@@ -149,7 +149,7 @@ const RECEIVE: &str = "nearpath_path_latency_seconds{direction=\"receive\"}";
 
 #[test]
 fn a_real_prometheus_sees_what_the_daemon_has_counted() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !require_bpf() || !require_netns() {

@@ -29,7 +29,7 @@ fn failure(output: &Output) -> String {
 
 #[test]
 fn packets_are_counted_between_namespaces_and_cost_cpu_time() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !nearpath_testing::require_netns() {
@@ -61,7 +61,7 @@ fn packets_are_counted_between_namespaces_and_cost_cpu_time() {
 
 #[test]
 fn a_slow_receiver_loses_packets_and_a_search_finds_its_rate() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !nearpath_testing::require_netns() {
@@ -96,7 +96,7 @@ fn a_slow_receiver_loses_packets_and_a_search_finds_its_rate() {
 
 #[test]
 fn iperf3_load_runs_beside_the_probes_and_is_reported() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !nearpath_testing::require_netns() || !nearpath_testing::require_program("iperf3") {
@@ -152,7 +152,7 @@ fn without_iperf3_the_error_names_it() {
 
 #[test]
 fn scenarios_alternate_and_leave_nothing_behind() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !nearpath_testing::require_netns() {
@@ -194,7 +194,7 @@ fn scenarios_alternate_and_leave_nothing_behind() {
 
 #[test]
 fn paths_are_compared_in_random_order_with_and_without_load() {
-    if !nearpath_testing::require_ci() || !nearpath_testing::require_netns() {
+    if !nearpath_testing::require_lengthy() || !nearpath_testing::require_netns() {
         return;
     }
     let pair = VethPair::new(1).unwrap();

@@ -68,7 +68,7 @@ fn packets_and_connections_end_up_local() {
 
 #[test]
 fn an_early_end_shows_the_completed_steps() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !nearpath_testing::require_bpf()
         || !nearpath_testing::require_netns()
     {
@@ -86,7 +86,7 @@ fn an_early_end_shows_the_completed_steps() {
 
 #[test]
 fn a_killed_locality_demo_leaves_nothing_behind() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !nearpath_testing::require_bpf()
         || !nearpath_testing::require_netns()
     {

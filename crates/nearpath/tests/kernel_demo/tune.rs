@@ -14,7 +14,7 @@ fn changes(shown: &Value) -> usize {
 
 #[test]
 fn the_path_is_fixed_and_everything_undone() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !nearpath_testing::require_bpf()
         || !nearpath_testing::require_netns()
     {
@@ -78,7 +78,7 @@ fn a_signal_in_the_trial_undoes_the_plan() {
 
 #[test]
 fn a_killed_trial_leaves_nothing_behind() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !nearpath_testing::require_bpf()
         || !nearpath_testing::require_netns()
     {

@@ -157,7 +157,7 @@ fn connections(pair: &VethPair) -> HashSet<String> {
 
 #[test]
 fn nginx_accepts_where_connections_are_received() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     let Some(scene) = Scene::new(&["nginx", "wrk", "taskset"]) else { return };
@@ -296,7 +296,7 @@ fn a_foreign_program_is_restored_or_kept() {
 
 #[test]
 fn connections_of_an_exited_worker_go_to_the_others() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     let Some(scene) = Scene::new(&["python3"]) else { return };

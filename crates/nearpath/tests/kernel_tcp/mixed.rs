@@ -23,26 +23,22 @@ fn pause(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// The only connection of five seconds must have these shares of time. A busy machine may make pauses longer.
+/// The only connection of five seconds must have these shares of time.
 fn assert_shares(scene: &Scene, side: Side, port: u16, wanted: &[(TcpLimit, RangeInclusive<f64>)]) {
     let port = port.to_string();
-    nearpath_testing::up_to(3, || {
-        let document = whole(&scene.pair, side, &["--port", &port, "--for", "5s"]);
-        let [connection] = document.connections.as_slice() else { panic!("{document:?}") };
-        let share = |limit| connection.limits.get(limit).unwrap_or(&0.0) / connection.observed_s;
-        let sum: f64 = connection.limits.values().sum::<f64>() / connection.observed_s;
-        let right = wanted.iter().all(|(limit, range)| range.contains(&share(limit)));
-        if right && (0.97..=1.03).contains(&sum) {
-            return Ok(());
-        }
-        Err(format!("{:?} of {} s, wanted {wanted:?}", connection.limits, connection.observed_s))
-    });
+    let document = whole(&scene.pair, side, &["--port", &port, "--for", "5s"]);
+    let [connection] = document.connections.as_slice() else { panic!("{document:?}") };
+    let share = |limit| connection.limits.get(limit).unwrap_or(&0.0) / connection.observed_s;
+    let sum: f64 = connection.limits.values().sum::<f64>() / connection.observed_s;
+    let right = wanted.iter().all(|(limit, range)| range.contains(&share(limit)));
+    let said = format!("{:?} of {} s, wanted {wanted:?}", connection.limits, connection.observed_s);
+    assert!(right && (0.97..=1.03).contains(&sum), "{said}");
 }
 
 /// In each second, the sender pauses for some two thirds, and the reader for the rest.
 #[test]
 fn two_limits_within_an_interval_share_its_time() {
-    if !nearpath_testing::require_ci() || !can_run() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
         return;
     }
     const BURST: usize = 400_000;
@@ -68,7 +64,7 @@ fn two_limits_within_an_interval_share_its_time() {
 /// Data for a third of a second, in each second.
 #[test]
 fn a_connection_that_is_idle_for_a_part_of_the_time() {
-    if !nearpath_testing::require_ci() || !can_shape() {
+    if !nearpath_testing::require_lengthy() || !can_shape() {
         return;
     }
     let mut scene = Scene::new();
@@ -88,7 +84,7 @@ fn a_connection_that_is_idle_for_a_part_of_the_time() {
 /// The peer acknowledges after 40 ms, as it has nothing to send: nothing waits meanwhile.
 #[test]
 fn small_requests_without_answers_wait_for_nothing() {
-    if !nearpath_testing::require_ci() || !can_run() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
         return;
     }
     let mut scene = Scene::new();
@@ -106,7 +102,7 @@ fn small_requests_without_answers_wait_for_nothing() {
 /// The window is open, but both ends wait for the reader, which the client cannot see.
 #[test]
 fn a_request_that_nobody_reads() {
-    if !nearpath_testing::require_ci() || !can_run() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
         return;
     }
     let pair = VethPair::new(1).unwrap();
@@ -132,7 +128,7 @@ fn a_request_that_nobody_reads() {
 
 #[test]
 fn both_directions_through_bottlenecks() {
-    if !nearpath_testing::require_ci() || !can_shape() {
+    if !nearpath_testing::require_lengthy() || !can_shape() {
         return;
     }
     let mut scene = Scene::new();
@@ -149,7 +145,7 @@ fn both_directions_through_bottlenecks() {
 /// The window stops the sender all the time, but what it lets through waits in the queue of the bottleneck.
 #[test]
 fn a_small_window_that_fills_a_bottleneck_is_not_the_limit() {
-    if !nearpath_testing::require_ci() || !can_shape() {
+    if !nearpath_testing::require_lengthy() || !can_shape() {
         return;
     }
     let mut scene = Scene::new();
@@ -167,7 +163,7 @@ fn a_small_window_that_fills_a_bottleneck_is_not_the_limit() {
 /// The same with a small send buffer.
 #[test]
 fn a_small_send_buffer_that_fills_a_bottleneck_is_not_the_limit() {
-    if !nearpath_testing::require_ci() || !can_shape() {
+    if !nearpath_testing::require_lengthy() || !can_shape() {
         return;
     }
     let mut scene = Scene::new();
@@ -185,7 +181,7 @@ fn a_small_send_buffer_that_fills_a_bottleneck_is_not_the_limit() {
 /// A reader that is stopped does not wait for a CPU; over IPv6.
 #[test]
 fn a_reader_that_is_stopped() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() || !nearpath_testing::require_program("ss") {
@@ -235,7 +231,7 @@ fn a_reader_that_is_stopped() {
 /// Its verdict is of the time until it ended.
 #[test]
 fn a_connection_that_ends_within_the_interval() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_shape() {

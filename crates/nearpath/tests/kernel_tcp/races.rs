@@ -29,7 +29,7 @@ fn reset(stream: TcpStream) {
 /// The same four numbers, one connection after another: each is its own.
 #[test]
 fn a_port_that_is_used_again_is_another_connection() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() || !nearpath_testing::require_bpf() {
@@ -76,7 +76,7 @@ fn a_port_that_is_used_again_is_another_connection() {
 /// Thousands of connections in TIME-WAIT are none of those that transfer, and cost nothing.
 #[test]
 fn a_flood_of_time_wait_hides_nothing() {
-    if !nearpath_testing::require_ci() || !can_run() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
         return;
     }
     const MANY: usize = 5_000;
@@ -104,7 +104,7 @@ fn a_flood_of_time_wait_hides_nothing() {
 
 #[test]
 fn subflows_of_mptcp_are_connections_that_are_not_in_the_backlog() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     if !can_run() {
@@ -175,33 +175,27 @@ fn a_late_accept_and_the_time_to_connect_are_known_of_live_connections() {
     const LATE: Duration = Duration::from_millis(900);
     // To the time between two readings, which a busy machine makes longer.
     const READINGS: Duration = Duration::from_millis(300);
-    nearpath_testing::up_to(3, || {
-        let pair = VethPair::new(1).unwrap();
-        let listener = listen(&pair);
-        let address = listener.local_addr().unwrap();
-        let port = address.port().to_string();
-        let children =
-            [Side::Server, Side::Client].map(|side| begin(&pair, side, &["--port", &port]));
-        let began = Instant::now();
-        let client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
-        let connected = began.elapsed();
-        std::thread::sleep(LATE);
-        let (server, _) = listener.accept().unwrap();
-        let accepted = began.elapsed();
-        // Another reading sees that it was accepted.
-        std::thread::sleep(Duration::from_millis(400));
-        let [at_server, at_client] = children.map(ended);
-        let [one] = at_server.connections.as_slice() else { panic!("{at_server:?}") };
-        let waited = Duration::from_nanos(one.accept_wait_ns.unwrap());
-        let [one] = at_client.connections.as_slice() else { panic!("{at_client:?}") };
-        let took = Duration::from_nanos(one.connect_ns.unwrap());
-        assert!(
-            !one.closed && took > Duration::ZERO && took <= connected,
-            "{took:?} {connected:?}"
-        );
-        assert_eq!(one.accept_wait_ns, None);
-        drop((client, server));
-        let is_it = waited + READINGS >= LATE && waited <= accepted + READINGS;
-        if is_it { Ok(()) } else { Err(format!("{waited:?} of {accepted:?}")) }
-    });
+    let pair = VethPair::new(1).unwrap();
+    let listener = listen(&pair);
+    let address = listener.local_addr().unwrap();
+    let port = address.port().to_string();
+    let children = [Side::Server, Side::Client].map(|side| begin(&pair, side, &["--port", &port]));
+    let began = Instant::now();
+    let client = pair.run(Side::Client, |_| TcpStream::connect(address)).unwrap();
+    let connected = began.elapsed();
+    std::thread::sleep(LATE);
+    let (server, _) = listener.accept().unwrap();
+    let accepted = began.elapsed();
+    // Another reading sees that it was accepted.
+    std::thread::sleep(Duration::from_millis(400));
+    let [at_server, at_client] = children.map(ended);
+    let [one] = at_server.connections.as_slice() else { panic!("{at_server:?}") };
+    let waited = Duration::from_nanos(one.accept_wait_ns.unwrap());
+    let [one] = at_client.connections.as_slice() else { panic!("{at_client:?}") };
+    let took = Duration::from_nanos(one.connect_ns.unwrap());
+    assert!(!one.closed && took > Duration::ZERO && took <= connected, "{took:?} {connected:?}");
+    assert_eq!(one.accept_wait_ns, None);
+    drop((client, server));
+    let is_it = waited + READINGS >= LATE && waited <= accepted + READINGS;
+    assert!(is_it, "{waited:?} of {accepted:?}");
 }

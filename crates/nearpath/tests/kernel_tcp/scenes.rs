@@ -92,8 +92,7 @@ impl Scene {
         documents.into_iter().map(connection).collect()
     }
 
-    /// At least 95% of the intervals must name the limit that is known from a side, all sides at once. A busy machine takes
-    /// CPUs away from either end, which is then another limit, so it may be tried again.
+    /// At least 95% of the intervals must name the limit that is known from a side, all sides at once.
     pub fn assert_limited(&self, port: u16, wanted: &[(Side, TcpLimit)]) {
         let look = |(side, by): (Side, TcpLimit)| {
             let intervals = self.intervals(side, port);
@@ -105,9 +104,7 @@ impl Scene {
             let (few, all) = (wrong.len(), intervals.len());
             Err(format!("{}: not {by:?} in {few} of {all}: {wrong:#?}", side.device()))
         };
-        nearpath_testing::up_to(3, || {
-            at_once(wanted, look).into_iter().collect::<Result<(), String>>()
-        });
+        at_once(wanted, look).into_iter().collect::<Result<(), String>>().unwrap();
     }
 }
 
@@ -177,7 +174,7 @@ pub fn read_all(socket: &mut TcpStream) -> std::io::Result<()> {
 
 #[test]
 fn an_application_that_pauses() {
-    if !nearpath_testing::require_ci() || !can_run() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
         return;
     }
     let mut scene = Scene::new();
@@ -194,7 +191,7 @@ fn an_application_that_pauses() {
 
 #[test]
 fn an_application_that_reads_slowly() {
-    if !nearpath_testing::require_ci() || !can_run() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
         return;
     }
     let mut scene = Scene::new();
@@ -212,7 +209,7 @@ fn an_application_that_reads_slowly() {
 /// The same with a buffer so small that the window closes at once, and opens only when it is nearly empty.
 #[test]
 fn an_application_that_reads_slowly_from_a_small_buffer() {
-    if !nearpath_testing::require_ci() || !can_run() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
         return;
     }
     let mut scene = Scene::new();
@@ -231,7 +228,10 @@ fn an_application_that_reads_slowly_from_a_small_buffer() {
 
 #[test]
 fn a_path_with_a_rate() {
-    if !nearpath_testing::require_ci() || !can_run() || !nearpath_testing::require_program("tc") {
+    if !nearpath_testing::require_lengthy()
+        || !can_run()
+        || !nearpath_testing::require_program("tc")
+    {
         return;
     }
     let mut scene = Scene::new();
@@ -265,7 +265,7 @@ pub fn has_two_cpus() -> bool {
 /// The reader shares its CPU with threads that never sleep.
 #[test]
 fn a_reader_that_waits_for_its_cpu() {
-    if !nearpath_testing::require_ci() || !can_run() || !has_two_cpus() {
+    if !nearpath_testing::require_lengthy() || !can_run() || !has_two_cpus() {
         return;
     }
     let mut scene = Scene::new();
@@ -285,7 +285,7 @@ fn a_reader_that_waits_for_its_cpu() {
 /// A reader that shares its CPU with one that never sleeps, but keeps up with what the path lets through.
 #[test]
 fn a_reader_that_shares_its_cpu_and_keeps_up_is_not_the_limit() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !can_run()
         || !has_two_cpus()
         || !nearpath_testing::require_program("tc")
@@ -324,7 +324,7 @@ fn a_reader_that_shares_its_cpu_and_keeps_up_is_not_the_limit() {
 /// Its siblings wait for a CPU all the time, the reader itself does not: it sleeps.
 #[test]
 fn a_slow_reader_whose_siblings_wait_for_their_cpu() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !can_run()
         || !has_two_cpus()
         || !nearpath_testing::require_bpf()
@@ -365,7 +365,7 @@ fn wait_of_this_thread() -> u64 {
 /// Datagrams that many sockets receive keep the CPU that processes the packets of the connection in softirqs.
 #[test]
 fn a_cpu_that_is_busy_with_softirqs() {
-    if !nearpath_testing::require_ci()
+    if !nearpath_testing::require_lengthy()
         || !can_run()
         || !has_two_cpus()
         || !nearpath_testing::require_bpf()

@@ -191,7 +191,7 @@ fn a_kill_at_any_step_is_survived() {
 
 #[test]
 fn a_file_that_was_edited_by_hand_is_replaced_by_force_alone_and_comes_back() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     in_scene(|_| {

@@ -227,7 +227,7 @@ fn a_kill_at_any_step_of_applying_is_survived() {
 
 #[test]
 fn a_kill_at_any_step_of_undoing_is_survived() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     in_scene(|scene| {
@@ -250,7 +250,7 @@ fn a_kill_at_any_step_of_undoing_is_survived() {
 
 #[test]
 fn a_kill_at_any_step_of_making_again_is_survived() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     in_scene(|scene| {
@@ -298,7 +298,7 @@ fn set_up_anew() {
 
 #[test]
 fn a_write_that_fails_at_any_step_is_survived() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     in_scene(|scene| {
@@ -338,7 +338,7 @@ fn a_write_that_fails_at_any_step_is_survived() {
 
 #[test]
 fn a_write_that_fails_while_the_journal_is_shortened_is_survived() {
-    if !nearpath_testing::require_ci() {
+    if !nearpath_testing::require_lengthy() {
         return;
     }
     in_scene(|scene| {
