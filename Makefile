@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-smoke test-full test-all lab lab-bench lab-bench-vm lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp bench-memory bench-monitor soak-monitor bench-fleet pictures lint fuzz package package-test clean
+.PHONY: help run test test-smoke test-all lab lab-bench lab-bench-vm lab-kernels lab-update bench-overhead lab-bench-overhead faults bench-flows bench-latency bench-tcp bench-memory bench-monitor soak-monitor bench-fleet pictures lint fuzz package package-test clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -30,10 +30,6 @@ test: ## Run pure tests, those on this kernel, and one of each feature on a virt
 test-smoke: ## Run what .ci/run runs beyond these: smoke tests on the other virtual kernels
 	@scripts/install-deps build test lab || scripts/install-deps build
 	@scripts/test --smoke
-
-test-full: ## Run the smoke tests, and every other test but the lengthy ones on one virtual kernel
-	@scripts/install-deps build test lab || scripts/install-deps build
-	@scripts/test --full
 
 test-all: ## Run every test, the lengthy ones too, on every virtual kernel: hours
 	@scripts/install-deps build test lab || scripts/install-deps build

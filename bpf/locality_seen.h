@@ -109,6 +109,12 @@ static __always_inline struct socket *socket_of(u64 sk)
 	return s;
 }
 
+/* Another CPU writes it meanwhile. */
+static __always_inline u32 early_cpu(struct socket *s)
+{
+	return *(volatile u32 *)&s->early_cpu;
+}
+
 /*
  * A datagram is signalled, `p` if it is followed. The next receive call takes the first in the queue. One that
  * is in no queue any more was taken by a fast reader: its call is about to return and ends it then, or has
@@ -127,13 +133,14 @@ static __always_inline void signal_datagram(struct socket *s, struct packet *p, 
 	}
 	/* sock_recv does this in the opposite order. */
 	fence(&s->fence);
-	number = s->early_cpu - 1;
-	if (p && s->early_sk == s->sk && s->early_cpu && !is_queued(tag) && await_look(&s->returned, &s->looked)) {
-		struct cpu *cpu = bpf_map_lookup_elem(&cpus, &number);
+	if (p && s->early_sk == s->sk && early_cpu(s) && !is_queued(tag) && await_look(&s->returned, &s->looked)) {
+		struct cpu *cpu;
 
+		/* Not if it has seen that this datagram was signalled, and has ended it. */
+		number = early_cpu(s) - 1;
+		cpu = bpf_map_lookup_elem(&cpus, &number);
 		if (s->next == tag)
 			s->next = next_datagram(sk, direct);
-		/* It may have seen that this datagram was signalled. */
 		if (cpu && received(tag) == p)
 			end_packet_on(p, cpu, number, BY_PROCESS ? group_of_owner(s->sk) : NO_PROCESS, false);
 	}
@@ -210,10 +217,12 @@ PROBE(sock_recv, "sock_recv_length")
 	if (exact || !cpu || !s || (s32)ctx[1] < 0 || (u32)ctx[2] & MSG_PEEK ||
 	    GET(direct, sk, sk_protocol) != IPPROTO_UDP)
 		return;
+	/* Before its CPU is there to be seen: who sees it waits until this call has looked. */
+	fence(&s->returned);
 	is_early = s->sk != address || !s->next;
 	if (is_early) {
-		s->early_cpu = number + 1;
 		s->early_sk = address;
+		s->early_cpu = number + 1;
 	} else {
 		p = received(s->next);
 		if (p)
@@ -221,13 +230,14 @@ PROBE(sock_recv, "sock_recv_length")
 		s->next = 0;
 	}
 	/* One that is signalled from here on is noted there, one before is in the queue, or is seen here. */
-	fence(&s->returned);
+	fence(&s->fence);
 	if (s->sk == address) {
 		next = s->next;
 		p = is_early ? received(next) : 0;
 		if (p && !is_queued(next)) {
 			end_packet(p, cpu, false);
 			s->next = 0;
+			s->early_cpu = 0;
 		}
 		next = next_datagram(sk, direct);
 		if (next)

@@ -19,7 +19,7 @@ SUITES = ("bullseye", "bookworm", "trixie")
 
 UNITS = ("nearpath-boot.service", "nearpath-watch.service")
 
-LIMIT_BYTES = 15_000_000
+LIMIT_BYTES = 20_000_000
 
 pytestmark = kernel
 

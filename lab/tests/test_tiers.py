@@ -1,14 +1,20 @@
-"""Which tests a tier has, and that reruns and skips are recorded."""
+"""Which tests a tier has, what is tried again, and what is recorded."""
 
+import importlib.util
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from lab.fixtures import UNRELIABLE
 from lab.payload import PROJECT
 from lab.records import LONGEST_REASON, record_rerun, record_skip
+
+HAS_RERUNS = importlib.util.find_spec("pytest_rerunfailures") is not None
 
 
 def chosen(marks: str, *options: str) -> list[str]:
@@ -17,10 +23,6 @@ def chosen(marks: str, *options: str) -> list[str]:
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 5), done.stdout
     return [line for line in done.stdout.splitlines() if "::" in line]
-
-
-def test_a_test_is_in_one_tier_of_cost() -> None:
-    assert chosen("(lengthy and (representative or ci or smoke)) or (representative and ci)") == []
 
 
 def test_make_test_has_one_kernel_and_what_needs_no_host() -> None:
@@ -42,18 +44,56 @@ def test_smoke_tests_run_on_each_kernel_given() -> None:
     assert oldest <= old and all("/test_vm_" in test for test in old - oldest), old - oldest
 
 
-def test_changes_of_a_host_are_tested_first() -> None:
-    tests = chosen("not lengthy")
-    tuned = [place for place, test in enumerate(tests) if test.startswith("lab/tests/test_tune")]
-    assert tuned and tuned == list(range(len(tuned)))
+def test_the_quarantine_is_short_and_names_tests_that_exist() -> None:
+    assert len(UNRELIABLE) <= 10
+    sources = subprocess.run(
+        ["git", "ls-files", "crates/*.rs", "lab/tests/*.py"], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    texts = [(PROJECT / file).read_text() for file in sources.stdout.split()]
+    for test, known in UNRELIABLE.items():
+        assert re.match(r"since 20\d\d-\d\d-\d\d: .", known), known
+        function = rf"\b(fn|def) {test.rpartition('::')[2]}\("
+        assert any(re.search(function, text) for text in texts), f"no test {test}"
 
 
-def test_nothing_begins_on_a_virtual_host_after_the_deadline() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "representative", "lab/tests/test_snapshot.py"]
-    environment = os.environ | {"NEARPATH_DEADLINE": "1", "NEARPATH_SKIP_LOG": os.devnull}
-    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "no time left before NEARPATH_DEADLINE" in done.stdout, done.stdout
-    assert " passed" not in done.stdout.splitlines()[-1]
+def test_what_is_unreliable_runs_and_does_not_decide(tmp_path: Path) -> None:
+    fails = "def test_it():\n    assert False, 'it ran'\n"
+    file = tmp_path / "test_unreliable.py"
+    file.write_text(fails)
+    plugin = tmp_path / "listed.py"
+    plugin.write_text(
+        f"import lab.fixtures\nlab.fixtures.UNRELIABLE = {{'{file.name}::test_it': 'since today: a test'}}\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "lab.fixtures", "-p", "no:cacheprovider", "-rx", file.name]
+    environment = os.environ | {"PYTHONPATH": f"{PROJECT}:{tmp_path}", "NEARPATH_SKIP_LOG": str(tmp_path / "skips")}
+    for listed, status in (([], 1), (["-p", "listed"], 0)):
+        done = subprocess.run(
+            [*command, *listed], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == status and "it ran" in done.stdout + str(listed), done.stdout
+    assert "quarantine: since today: a test" in done.stdout
+    assert not (tmp_path / "skips").exists(), "it was not skipped"
+
+
+def test_only_an_emulator_that_died_is_tried_again(tmp_path: Path) -> None:
+    file = tmp_path / "test_tries.py"
+    file.write_text(
+        "from pathlib import Path\nfrom lab.agent import EmulatorDied\n"
+        "def tried(name):\n    with Path(__file__).with_name(name).open('a') as file:\n        file.write('x')\n"
+        "def test_dies():\n    tried('dies')\n    raise EmulatorDied('QEMU closed its socket')\n"
+        "def test_fails():\n    tried('fails')\n    assert not 'lab.agent.EmulatorDied: in what was compared'\n"
+    )
+    if not HAS_RERUNS:
+        pytest.skip("no pytest-rerunfailures")
+    # The options of scripts/lab.
+    options = re.search(r"^together=\((.*)\)$", (PROJECT / "scripts/lab").read_text(), re.MULTILINE)
+    assert options
+    words = [word for word in shlex.split(options[1]) if word not in ("-n", "$workers")]
+    command = [sys.executable, "-m", "pytest", "-q", *words, "-p", "no:cacheprovider", str(file)]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    assert ((tmp_path / "dies").read_text(), (tmp_path / "fails").read_text()) == ("xx", "x"), done.stdout
 
 
 def test_a_record_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,13 +133,15 @@ error: could not compile `nearpath` (lib) due to 1 previous error
 """
 
 
-def test_failed_tests_are_found_in_the_output_of_cargo() -> None:
-    command = [PROJECT / "scripts/failed-tests"]
+def test_failed_tests_are_found_in_the_output_of_cargo(tmp_path: Path) -> None:
+    listed = tmp_path / "quarantine.txt"
+    listed.write_text("# A comment\nkernel_a::stands\t2026-01-01\tnothing is known\n")
+    command = [PROJECT / "scripts/failed-tests", listed, "/dev/stdin"]
     done = subprocess.run(command, input=OUTPUT, capture_output=True, text=True, check=True)
     assert [line.split("\t") for line in done.stdout.splitlines()] == [
-        ["-p nearpath --test kernel_a", "group::wrong", "5 packets of 6"],
-        ["-p nearpath --test kernel_a", "stands", ""],
-        ["-p nearpath-host --test kernel_b", "late", ""],
-        ["-p nearpath-host --lib", "?", "no test failed"],
-        ["", "?", "error: could not compile `nearpath` (lib) due to 1 previous error"],
+        ["failed", "kernel_a::group::wrong", "5 packets of 6"],
+        ["quarantined", "kernel_a::stands", ""],
+        ["failed", "kernel_b::late", ""],
+        ["failed", "nearpath-host::?", "no test failed"],
+        ["failed", "?", "error: could not compile `nearpath` (lib) due to 1 previous error"],
     ]
