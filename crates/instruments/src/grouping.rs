@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Maximum number of groups (`GROUPS_MAX`).
-pub const GROUPS_MAX: u32 = 512;
+pub const GROUPS_MAX: u32 = constants::GROUPS_MAX as u32;
 
 /// Offsets of the fields of a `struct group`, by kind.
 const NAME: usize = 8;
 /// Used instead of the name of a cgroup that was removed before its name was read (`bpf/cgroups.h`).
 const CGROUP_REMOVED: u8 = 1;
-const CGROUP_LEVELS: usize = 8;
-const CGROUP_NAME: usize = 64;
+const CGROUP_LEVELS: usize = constants::CGROUP_LEVELS as usize;
+const CGROUP_NAME: usize = constants::CGROUP_NAME as usize;
 /// The group of packets without a process.
-const NO_PROCESS: u64 = 1 << 54;
+use crate::constants::{self, NO_PROCESS};
 /// Separates a queue and its namespace.
 const NETNS: &str = " netns ";
 /// Name of the group of all others.
@@ -203,24 +203,6 @@ mod tests {
         assert_eq!(flow(&tuple).as_deref(), Some("UDP [::1]:5000 > [::]:80"));
         tuple[37] = 0;
         assert_eq!(flow(&tuple), None);
-    }
-
-    #[test]
-    fn numbers_are_those_of_the_programs() {
-        let header = include_str!("../../../bpf/group_names.h");
-        let has = |line: String| assert!(header.contains(&line), "{line}");
-        has(format!("#define GROUPS_MAX {GROUPS_MAX}"));
-        let cgroups = include_str!("../../../bpf/cgroups.h");
-        assert!(cgroups.contains(&format!("#define CGROUP_LEVELS {CGROUP_LEVELS}")));
-        assert!(cgroups.contains(&format!("#define CGROUP_NAME {CGROUP_NAME}")));
-        has(format!("#define NO_PROCESS (1ULL << {})", NO_PROCESS.trailing_zeros()));
-        let line = header.lines().find(|line| line.starts_with("enum per {")).unwrap();
-        let names = ["NONE", "CPU", "NODE", "QUEUE", "FLOW", "PROCESS", "CGROUP"];
-        assert_eq!(line, format!("enum per {{ PER_{} }};", names.join(", PER_")));
-        let all = [Per::Cpu, Per::Node, Per::Queue, Per::Flow, Per::Process, Per::Cgroup];
-        for (expected, per) in (1..).zip(all) {
-            assert_eq!(number(per), expected);
-        }
     }
 
     proptest! {

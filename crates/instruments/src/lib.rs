@@ -7,6 +7,9 @@
 
 pub mod accepts;
 pub mod drops;
+mod constants {
+    include!(concat!(env!("OUT_DIR"), "/constants.rs"));
+}
 mod filter;
 mod governor;
 mod grouping;

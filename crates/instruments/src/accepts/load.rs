@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The skeleton generated from `bpf/accepts.bpf.c` by `build.rs`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
-mod skeleton {
+pub(super) mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/accepts.skel.rs"));
 }
 

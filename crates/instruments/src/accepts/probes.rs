@@ -93,29 +93,9 @@ mod tests {
 
     #[test]
     fn every_probe_has_its_programs() {
-        let sources = [
-            include_str!("../../../../bpf/accepts.bpf.c"),
-            include_str!("../../../../bpf/accepts_uring.h"),
-            include_str!("../../../../bpf/accepts_datagrams.h"),
-            include_str!("../../../../bpf/recvmsg.h"),
-        ];
-        let has = |line: String| assert!(sources.iter().any(|s| s.contains(&line)), "{line}");
-        for probe in PROBES {
-            match probe.tracepoint {
-                Some(tracepoint) => has(format!("PROBE({}, \"{tracepoint}\")", probe.program)),
-                None => has(format!("PROBE_FUNCTION({}, \"{}\")", probe.program, probe.function)),
-            }
-            for point in probe.points {
-                let function = point.function;
-                match point.suffix {
-                    "entry" if probe.tracepoint.is_none() => {}
-                    "entry" => has(format!("PROBE_ENTRY({}, \"{function}\")", probe.program)),
-                    suffix => {
-                        has(format!("SEC(\"fexit/{function}\") int {}_{suffix}(", probe.program))
-                    }
-                }
-            }
-        }
+        crate::kernel::assert_has_programs::<crate::accepts::load::skeleton::AcceptsSkelBuilder>(
+            PROBES,
+        );
     }
 
     #[test]

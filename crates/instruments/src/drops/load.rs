@@ -243,12 +243,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    #[test]
-    fn the_probe_has_its_program() {
-        let source = include_str!("../../../../bpf/drops.bpf.c");
-        assert!(source.contains("PROBE(kfree_skb, \"kfree_skb\")"));
-    }
-
     proptest! {
         #[test]
         fn any_bytes_are_read(

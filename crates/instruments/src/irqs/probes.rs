@@ -134,11 +134,7 @@ mod tests {
 
     #[test]
     fn every_probe_has_a_program_and_exits_come_first() {
-        let source = include_str!("../../../../bpf/irqs.bpf.c");
-        for probe in PROBES {
-            let line = format!("PROBE({}, \"{}\")", probe.program, probe.tracepoint.unwrap());
-            assert!(source.contains(&line), "{line}");
-        }
+        crate::kernel::assert_has_programs::<IrqsSkelBuilder>(PROBES);
         let place = |name: &str| PROBES.iter().position(|p| p.program == name);
         for entry in PROBES.iter().filter_map(|p| p.program.strip_suffix("_entry")) {
             let (exit, entry) = (format!("{entry}_exit"), format!("{entry}_entry"));

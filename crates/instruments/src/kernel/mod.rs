@@ -17,12 +17,12 @@ pub use clocks::{clocks_now, clocks_since, monotonic_ns};
 pub use cost::{Drain, Meter};
 pub use maps::{Mapped, pack, words_of};
 pub(crate) use maps::{pair_at, word_of};
-#[cfg(test)]
-pub use probe::At;
 pub use probe::{
     Point, Probe, at, better_at, by_kprobe, entry, entry_by, exit, helper_probe, of, or_at,
     pointed_to, probe, result, returns,
 };
+#[cfg(test)]
+pub use programs::assert_has_programs;
 pub use programs::{Attached, Chosen, attach, choose, in_best_mode, load_only, may_load, open};
 pub use refusal::{listening, reason, refused};
 pub use symbols::Symbols;

@@ -160,6 +160,43 @@ pub fn choose(
     (chosen, skipped)
 }
 
+/// Checks that the object of an instrument has the programs of all of its probes, with their attach points. A
+/// skeleton is opened for that, not loaded.
+///
+/// # Panics
+/// A program is missing, or is for another attach point.
+#[cfg(test)]
+pub fn assert_has_programs<B>(probes: &[Probe])
+where
+    B: SkelBuilder<'static> + Default,
+    B::Output: libbpf_rs::skel::OpenSkel<'static>,
+{
+    use super::probe::At;
+    use libbpf_rs::skel::OpenSkel;
+    let opened = B::default().open(Box::leak(Box::new(MaybeUninit::uninit()))).unwrap();
+    let text = |of: &std::ffi::OsStr| of.to_string_lossy().into_owned();
+    let programs = opened.open_object().progs();
+    let sections: std::collections::BTreeMap<String, String> =
+        programs.map(|program| (text(program.name()), text(program.section()))).collect();
+    let has = |program: String, target: String| {
+        assert_eq!(sections.get(&program), Some(&target), "{program}");
+    };
+    for probe in probes {
+        if let Some(tracepoint) = probe.tracepoint {
+            has(format!("{}_btf", probe.program), format!("tp_btf/{tracepoint}"));
+            has(format!("{}_raw", probe.program), format!("raw_tp/{tracepoint}"));
+        }
+        for point in probe.points {
+            let (name, function) = (format!("{}_{}", probe.program, point.suffix), point.function);
+            if point.at == At::Exit && point.result_only {
+                has(format!("{name}_ret"), format!("kretprobe/{function}"));
+            }
+            let kind = if point.at == At::Entry { "fentry" } else { "fexit" };
+            has(name, format!("{kind}/{function}"));
+        }
+    }
+}
+
 /// Selects these programs for loading, and the one that measures the cost of accounting.
 pub fn load_only(open: &mut OpenObject, chosen: &[Chosen]) {
     let programs: Vec<&str> = chosen

@@ -92,12 +92,4 @@ mod tests {
         }
         assert_eq!(shown(Vec::new(), by(9), Distances::default(), Distances::default()), []);
     }
-
-    #[test]
-    fn counts_are_where_the_programs_put_them() {
-        let header = include_str!("../../../../bpf/locality.h");
-        assert!(
-            header.contains(&format!("struct group_counts {{\n\tu64 rx[{WORDS}], tx[{WORDS}];"))
-        );
-    }
 }

@@ -16,7 +16,7 @@ use nearpath_model::locality::{LocalityGroup, Method};
 
 /// The skeleton generated from `bpf/locality.bpf.c` by `build.rs`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
-mod skeleton {
+pub(super) mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/locality.skel.rs"));
 }
 

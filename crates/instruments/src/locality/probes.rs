@@ -90,32 +90,12 @@ pub fn lacks(chosen: &[Chosen], skipped: &[(&'static Probe, String)]) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::At;
 
     #[test]
-    fn every_probe_has_a_program() {
-        let sources = [
-            include_str!("../../../../bpf/locality.bpf.c"),
-            include_str!("../../../../bpf/locality_exact.h"),
-            include_str!("../../../../bpf/locality_seen.h"),
-        ];
-        let has = |line: String| assert!(sources.iter().any(|s| s.contains(&line)), "{line}");
-        for probe in PROBES {
-            match (probe.tracepoint, probe.points) {
-                (Some(tracepoint), []) => {
-                    has(format!("PROBE({}, \"{tracepoint}\")", probe.program));
-                }
-                (None, [point]) if point.at == At::Exit => {
-                    assert_eq!(point.suffix, point.function);
-                    has(format!("ALLOCATES({}, ", point.function));
-                }
-                (None, [point]) => {
-                    has(format!("PROBE_FUNCTION({0}, \"{0}\")", point.function));
-                    assert_eq!(probe.program, point.function);
-                }
-                _ => panic!("{probe:?}"),
-            }
-        }
+    fn every_probe_has_its_programs() {
+        crate::kernel::assert_has_programs::<crate::locality::load::skeleton::LocalitySkelBuilder>(
+            PROBES,
+        );
     }
 
     #[test]

@@ -119,41 +119,6 @@ fn first_of(direction: Direction) -> usize {
 mod tests {
     use super::*;
 
-    /// Checks the offsets above against the structures in C.
-    #[test]
-    fn words_are_where_the_programs_put_them() {
-        let header = include_str!("../../../../bpf/locality.h");
-        let body = |name: &str| {
-            let from = header.find(&format!("struct {name} {{")).unwrap();
-            let body = &header[from..][..header[from..].find("};").unwrap()];
-            body.lines().skip(1).map(str::trim).collect::<Vec<_>>()
-        };
-        let counters = body("counters");
-        let names: Vec<&str> = counters[0]
-            .trim_start_matches("u64 ")
-            .split(", ")
-            .map(|name| name.trim_end_matches(';'))
-            .collect();
-        let at = |name: &str| names.iter().position(|n| *n == name).unwrap();
-        assert_eq!(
-            ["started", "dropped", "collided", "sampled_out", "not_allocated", "returned"].map(at),
-            [STARTED, DROPPED, COLLIDED, SAMPLED_OUT, NOT_ALLOCATED, RETURNED]
-        );
-        assert_eq!(names.last(), Some(&"unused[2]"));
-        assert_eq!((RX, TX, COUNTERS_WORDS), (names.len() + 1, RX + 8, TX + 8));
-        assert!(counters[1].starts_with("u64 rx[8], tx[8];"));
-        let cpu: Vec<&str> = body("cpu").into_iter().filter(|l| l.starts_with('u')).collect();
-        assert_eq!(cpu[..2], ["u32 core, llc, node;", "u32 shard, row;"]);
-        assert!(cpu[2].starts_with("u32 serving;"));
-        let words: Vec<&str> = cpu[3..].iter().filter_map(|l| l.split(';').next()).collect();
-        let given =
-            ["u64 given_dev", "u32 given_first, given_next", "u64 unused2[1]", "u64 given[16]"];
-        assert_eq!(words, [&["u64 packet", "u64 gro_packet"], &given[..]].concat());
-        assert_eq!(CPU_WORDS, 3 + 2 + 3 + 16);
-        let order = "SAME_CPU, SAME_CORE, SAME_LLC, SAME_NODE, OTHER_NODE, UNKNOWN_DISTANCE";
-        assert!(header.contains(&format!("enum distance {{ {order}, DISTANCES }};")));
-    }
-
     #[test]
     fn distances_add_up_to_packets() {
         let all = Distances::of([1, 2, 3, 4, 5, 6]);

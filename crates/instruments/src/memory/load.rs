@@ -208,25 +208,7 @@ mod tests {
 
     #[test]
     fn every_probe_has_its_programs() {
-        let source = include_str!("../../../../bpf/memory.bpf.c");
-        for probe in PROBES {
-            match (probe.tracepoint, probe.points) {
-                (Some(tracepoint), _) => {
-                    assert!(
-                        source.contains(&format!("PROBE({}, \"{tracepoint}\")", probe.program))
-                    );
-                }
-                (None, [point]) if point.result_only => {
-                    let name = format!("{}_{}", probe.program, point.suffix);
-                    let (exit, ret) = (format!("int {name}("), format!("int {name}_ret("));
-                    assert!(source.contains(&exit) && source.contains(&ret), "{name}");
-                }
-                _ => {
-                    let line = format!("PROBE_FUNCTION({}, \"{}\")", probe.program, probe.function);
-                    assert!(source.contains(&line), "{line}");
-                }
-            }
-        }
+        crate::kernel::assert_has_programs::<MemorySkelBuilder>(PROBES);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 /// Maximum number of spans of groups (`CELLS_MAX`).
-pub const CELLS_MAX: u32 = 8192;
+pub const CELLS_MAX: u32 = crate::constants::CELLS_MAX as u32;
 
 /// A group, or several, by span number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -218,12 +218,6 @@ mod tests {
         ];
         let found = groups(parts, top(10, Sort::Packets), 3, &[1, 1, 1]);
         assert_eq!(names(&found), ["eth0 rx-0 netns 1", "eth0 rx-0 netns 2", "eth1 rx-0"]);
-    }
-
-    #[test]
-    fn numbers_are_those_of_the_programs() {
-        let header = include_str!("../../../../bpf/group.h");
-        assert!(header.contains(&format!("#define CELLS_MAX {CELLS_MAX}")));
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use nearpath_model::{NotGrouped, PathKind, Per};
 
 /// The skeleton generated from `bpf/stages.bpf.c` by `build.rs`.
 #[allow(missing_docs, warnings, clippy::all, clippy::pedantic)]
-mod skeleton {
+pub(super) mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/stages.skel.rs"));
 }
 

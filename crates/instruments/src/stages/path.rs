@@ -112,23 +112,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_the_numbers_of_the_programs() {
-        let header = include_str!("../../../../bpf/path.h");
-        let body = &header[header.find("enum path_kind {").unwrap()..];
-        let names: Vec<_> = body
-            .lines()
-            .skip(1)
-            .map_while(|line| line.trim().strip_prefix("PATH_")?.split(',').next())
-            .map(str::to_lowercase)
-            .collect();
-        let kinds = PathKind::ALL.map(|kind| serde_json::to_value(kind).unwrap());
-        assert_eq!(names, kinds.map(|kind| kind.as_str().unwrap().to_owned()));
-        assert_eq!(names, PathKind::ALL.map(PathKind::name));
-        assert!(PathKind::ALL.iter().enumerate().all(|(number, &kind)| kind as usize == number));
-        assert!(header.contains("#define PATH_CELLS (SPANS_MAX + 1)"));
-    }
-
-    #[test]
     fn paths_begin_at_the_earliest_stage_that_is_observed() {
         let all = PathTerms::new(&[], |_| true);
         let (nic, irq) = ("nic_rx", "irq_handler");

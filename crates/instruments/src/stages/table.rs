@@ -220,7 +220,6 @@ fn pairs_of_stages() -> Vec<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::At;
 
     #[test]
     fn the_path_can_be_followed_with_each_detail() {
@@ -241,42 +240,12 @@ mod tests {
 
     #[test]
     fn every_stage_has_a_probe_and_every_probe_a_program() {
-        let sources = [
-            include_str!("../../../../bpf/stages_cpu.h"),
-            include_str!("../../../../bpf/stages_rx.h"),
-            include_str!("../../../../bpf/stages_reader.h"),
-            include_str!("../../../../bpf/recvmsg.h"),
-            include_str!("../../../../bpf/stages_tx.h"),
-            include_str!("../../../../bpf/stages_ovs.h"),
-            include_str!("../../../../bpf/stages.bpf.c"),
-        ];
         for stage in STAGES {
             assert!(PROBES.iter().any(|p| p.stages.contains(&stage.name)), "{}", stage.name);
         }
-        let has = |line: String| assert!(sources.iter().any(|s| s.contains(&line)), "{line}");
-        for probe in PROBES {
-            if let Some(tracepoint) = probe.tracepoint {
-                has(format!("PROBE({}, \"{tracepoint}\")", probe.program));
-            }
-            for point in probe.points {
-                let Point { function, suffix, .. } = point;
-                match (point.at, probe.tracepoint) {
-                    _ if probe.program == "sock_send" => {
-                        let name = suffix.trim_end_matches("_exit");
-                        has(format!("SENDS_MESSAGE({name}, \"{function}\")"));
-                    }
-                    (At::Entry, None) => {
-                        has(format!("PROBE_FUNCTION({}, \"{function}\")", probe.program));
-                    }
-                    (At::Entry, Some(_)) => {
-                        has(format!("PROBE_ENTRY({}, \"{function}\")", probe.program));
-                    }
-                    (At::Exit, _) => {
-                        has(format!("SEC(\"fexit/{function}\") int {}_{suffix}(", probe.program));
-                    }
-                }
-            }
-        }
+        crate::kernel::assert_has_programs::<crate::stages::load::skeleton::StagesSkelBuilder>(
+            PROBES,
+        );
     }
 
     #[test]

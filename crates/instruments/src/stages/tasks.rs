@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 /// Slots of tasks (`1 << SEEN_SLOT_BITS`).
-pub const SEEN_TASKS: u32 = 1 << 12;
+pub const SEEN_TASKS: u32 = 1 << crate::constants::SEEN_SLOT_BITS;
 /// Number of cgroups whose paths the programs keep.
 pub const CGROUPS_MAX: u32 = 1024;
 /// Number of cgroups whose paths are kept here.
@@ -128,17 +128,5 @@ impl Tasks {
         }
         self.cgroups.insert(key, path.clone());
         Some(path)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_those_of_the_programs() {
-        let header = include_str!("../../../../bpf/tasks.h");
-        let bits = header.split("#define SEEN_SLOT_BITS ").nth(1).unwrap().lines().next().unwrap();
-        assert_eq!(1 << bits.parse::<u32>().unwrap(), SEEN_TASKS);
     }
 }

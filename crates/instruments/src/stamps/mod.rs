@@ -24,7 +24,7 @@ pub use uppers::{Upper, uppers};
 /// The stage at which such a path starts.
 pub const NIC_RX: &str = "nic_rx";
 /// Maximum number of devices (`NICS_MAX`).
-const NICS_MAX: usize = 64;
+const NICS_MAX: usize = crate::constants::NICS_MAX as usize;
 /// Interval at which the clocks are read,
 const PERIOD: Duration = Duration::from_millis(500);
 /// and at the start, while their rates are unknown, these intervals.

@@ -446,25 +446,10 @@ impl Loaded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{At, Point};
 
     #[test]
     fn every_probe_has_its_program() {
-        let source = include_str!("../../../../bpf/vm.bpf.c");
-        for probe in PROBES {
-            let line = match (probe.tracepoint, probe.points) {
-                (Some(tracepoint), _) => format!("PROBE({}, \"{tracepoint}\")", probe.program),
-                (None, _) => format!("PROBE_FUNCTION({}, \"{}\")", probe.program, probe.function),
-            };
-            assert!(source.contains(&line), "{line}");
-            for Point { function, suffix, at, .. } in
-                probe.points.iter().filter(|_| probe.prefers_functions)
-            {
-                let kind = if *at == At::Exit { "fexit" } else { "fentry" };
-                let line = format!("SEC(\"{kind}/{function}\") int {}_{suffix}(", probe.program);
-                assert!(source.contains(&line), "{line}");
-            }
-        }
+        crate::kernel::assert_has_programs::<VmSkelBuilder>(PROBES);
         let others = OTHERS.iter().chain(TRANSMIT).chain(LATE).map(|(programs, _)| *programs);
         let named =
             NEEDED.iter().chain(TAPS).copied().chain(others).chain([&[DEVICES][..], &BACKENDS]);
@@ -482,24 +467,5 @@ mod tests {
         use crate::stages::load::types as of_stages;
         assert_eq!(words_of::<types::nic_clock>(), words_of::<of_stages::nic_clock>());
         assert_eq!(word_of!(types::nic_clock, is_used), word_of!(of_stages::nic_clock, is_used));
-    }
-
-    #[test]
-    fn spans_and_points_are_those_of_the_programs() {
-        let sources = [
-            include_str!("../../../../bpf/vm_queues.h"),
-            include_str!("../../../../bpf/vm_transmit.h"),
-            include_str!("../../../../bpf/vm_late.h"),
-        ];
-        let of = |name: &str| {
-            let start = format!("enum {name} {{");
-            let (_, rest) = sources.iter().find_map(|source| source.split_once(&start)).unwrap();
-            let (body, _) = rest.split_once("};").unwrap();
-            body.lines().filter(|line| line.starts_with('\t')).count() - 1
-        };
-        assert_eq!((of("span"), of("point")), (SPANS, POINTS));
-        assert_eq!(of("part"), PARTS);
-        let transmit = (of("transmit_span"), of("transmit_point"));
-        assert_eq!(transmit, (TRANSMIT_SPANS, TRANSMIT_POINTS));
     }
 }

@@ -10,7 +10,7 @@ use std::mem::offset_of;
 use std::num::NonZeroU64;
 
 /// `PAUSES_MAX` of `bpf/vm_late.h`.
-const PAUSES_MAX: u32 = 8192;
+const PAUSES_MAX: u32 = crate::constants::PAUSES_MAX as u32;
 
 /// The waits of the threads that were kept, by the thread's number in the kernel, each in the order of its ends.
 pub fn read(loaded: &Loaded) -> BTreeMap<u32, Vec<VcpuPause>> {
@@ -63,15 +63,4 @@ pub fn of_vm(vm: &Vm, all: &BTreeMap<u32, Vec<VcpuPause>>, slow_ns: NonZeroU64) 
     let mut kept: Vec<VcpuPause> = vm.vcpus.iter().filter_map(of).flatten().collect();
     kept.sort_by_key(|pause| (pause.end_ns, pause.vcpu));
     VcpuPauses { shortest_ns: shortest_pause_ns(slow_ns), kept }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn as_many_are_kept_as_the_programs_keep() {
-        let source = include_str!("../../../../bpf/vm_late.h");
-        assert!(source.contains(&format!("#define PAUSES_MAX {PAUSES_MAX}\n")));
-    }
 }
