@@ -239,11 +239,14 @@ PROBE(sock_recv, "sock_recv_length")
 			s->next = 0;
 			s->early_cpu = 0;
 		}
+	}
+	/* Now: if an interrupt comes before, the signal stops waiting and the datagram's end is missed. */
+	fence(&s->looked);
+	if (s->sk == address) {
 		next = next_datagram(sk, direct);
 		if (next)
 			s->next = next;
 	}
-	fence(&s->looked);
 }
 
 /* Data is passed to a TCP socket; TCP decides when it is sent. */

@@ -28,8 +28,8 @@ EVERY = [
 
 Tiers = Sequence[tuple[pytest.MarkDecorator, ...]]
 
-# The tiers of a test that runs on all of them: it stands for its feature on one, and on one the kernel may vary.
-TIERS: Tiers = ((representative,), (smoke,), (), (), ())
+# The tiers of a test that runs on all of them: on one it stands for its feature, on each kernel.
+TIERS: Tiers = ((representative, smoke), (), (), (), ())
 # For a test that takes long, and finds the same on every kernel.
 LATER_TIERS: Tiers = ((), (), (), (), ())
 

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, representative, smoke
+from lab.fixtures import lab, representative
 from lab.waiting import ended, start_measuring
 
 from .hosts import IGB, TWO_NODES
@@ -137,7 +137,6 @@ def test_drops_are_what_the_kernel_counts(host: Host) -> None:
 
 
 @representative
-@smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_shaper_and_open_vswitch_drop_where_they_say(host: Host) -> None:
     host.check(SETUP)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab import Host, Job
-from lab.fixtures import lab, representative, smoke
+from lab.fixtures import lab, representative
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import FOUR_NODES, IGB, MEMORY_NODE, TWO_NODES
@@ -140,7 +140,6 @@ def test_bytes_of_four_nodes_are_those_of_the_kernel(host: Host) -> None:
 
 
 @representative
-@smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_bytes_by_node_are_those_of_the_kernel(host: Host) -> None:
     host.check("echo 4 >/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages")

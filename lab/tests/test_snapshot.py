@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lab import Host
-from lab.fixtures import lab, representative, smoke
+from lab.fixtures import lab, representative
 
 from .hosts import EVERY
 from .traffic import start_reader
@@ -76,7 +76,7 @@ def nearpath(payload: Path) -> Path:
 
 def on_two_hosts(test: Any) -> Any:
     """Runs on two very different hosts: virtio and igb, and vmxnet3 with a node without CPUs."""
-    return lab(tiers=(representative, smoke), **EVERY[1])(lab(**EVERY[3])(test))
+    return lab(tiers=(representative,), **EVERY[1])(lab(**EVERY[3])(test))
 
 
 @on_two_hosts

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lab import Host, Job, Nic
-from lab.fixtures import lab, representative, smoke
+from lab.fixtures import lab, representative
 from lab.waiting import ended, start_measuring, wait_until
 
 from .hosts import SMT
@@ -96,7 +96,6 @@ def start_server(host: Host) -> Job:
 
 
 @representative
-@smoke
 @lab(topology=SMT, nics=(Nic("igb", node=1),))
 def test_connections_reach_the_nearest_worker(host: Host) -> None:
     server = start_server(host)

@@ -259,7 +259,6 @@ def uptime_ms(host: Host) -> float:
     return float(host.check("cat /proc/uptime").split()[0]) * 1000
 
 
-@smoke
 @lab(topology=TWO_NODES, nics=IGB)
 @pytest.mark.parametrize("scene", ["lossy", pytest.param("closed", marks=representative)])
 def test_the_numbers_are_those_of_ss(host: Host, scene: str) -> None:

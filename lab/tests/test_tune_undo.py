@@ -64,7 +64,6 @@ def test_killed_at_any_time_it_is_undone(host: Host) -> None:
     run_scenes(host, "a_kill_while_applying_or_undoing_loses_nothing")
 
 
-@smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_undone_after_a_cpu_was_offline(host: Host) -> None:
     """While it is offline the kernel moves its interrupts, or drops a move that is pending, and leaves them there."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lab import Host, Nic
-from lab.fixtures import lab, smoke
+from lab.fixtures import lab
 from lab.vms import Ended, pass_through, send, start_vm_on_device
 from lab.waiting import ended, start_measuring
 
@@ -77,7 +77,6 @@ def only_interrupt(document: dict[str, Any], pid: int) -> dict[str, Any]:
     return result
 
 
-@smoke
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=E1000E, iommu=True)
 def test_interrupts_of_a_device_are_followed_into_the_guest(host: Host) -> None:
     device = pass_through(host, "nic0")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab import Host, Job
-from lab.fixtures import lab, smoke
+from lab.fixtures import lab
 from lab.vms import send, start_vm, wait_until_taken, worker_of
 from lab.waiting import ended, start_measuring, wait_until
 
@@ -97,7 +97,6 @@ def test_a_burst_that_waits_is_followed(host: Host, cpu: int) -> None:
     assert seen.spans()["whole"]["count"] >= 0.99 * received, (received, seen.queue, seen.document)
 
 
-@smoke
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
 def test_a_quota_is_named(host: Host) -> None:
     """The CPUs of vhost and of the vCPU are idle meanwhile, so no other task can be blamed."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lab import Host, Job
-from lab.fixtures import lab, smoke
+from lab.fixtures import lab
 from lab.waiting import ended, start_measuring
 
 from . import dpdk
@@ -164,7 +164,6 @@ def test_interrupts_of_a_switch_are_followed_into_the_guest(host: Host, start: C
     assert f"0 kicks for {comm} {pid}: it polls the rings" in printed, printed
 
 
-@smoke
 @lab(kernels=("6.1", "6.12", "7.2"), topology=TWO_NODES, nics=IGB)
 def test_writes_and_kicks_of_a_backend_are_counted(host: Host) -> None:
     """Of other processes that write to eventfds, and of the virtual machine's own, none is counted."""

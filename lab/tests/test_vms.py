@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, representative, smoke
+from lab.fixtures import lab, representative
 from lab.vms import TAP, TinyVm, start_vm
 
 from .hosts import IGB, TWO_NODES
@@ -25,7 +25,6 @@ def the_vm(document: dict[str, Any], vm: TinyVm) -> dict[str, Any]:
 
 
 @representative
-@smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_a_vm_has_its_threads_and_taps(host: Host) -> None:
     assert shown(host)["vms"] == []

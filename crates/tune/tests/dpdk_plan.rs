@@ -10,7 +10,7 @@ use nearpath_tune::dpdk::{DpdkError, Request, plan};
 use nearpath_tune::dpvs::{DpvsOptions, check};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A host of the given cores by node; CPU numbers go over all first threads, then the second ones, with gaps.
 fn host(cores: &[u32], threads: u32, gap: u32, offline: &BTreeSet<u32>) -> Topology {
@@ -267,17 +267,20 @@ fn a_plan_for_1024_cpus_and_8_nics_is_quick() {
             isolated_rx: is_dpvs,
             kni: is_dpvs,
         };
-        // The quickest of five: others may use the CPU meanwhile.
-        let took = (0..5).map(|_| {
-            let start = Instant::now();
-            let plan = plan(&topology, &request).unwrap();
-            let took = start.elapsed();
-            assert_rules(&topology, &request, &plan);
-            took
-        });
-        let took = took.min().unwrap();
+        // Of this thread's own time on a CPU, whatever else the machine does: 50 ms is over ten times what it
+        // takes without optimisation.
+        let start = own_cpu_time();
+        let plan = plan(&topology, &request).unwrap();
+        let took = own_cpu_time() - start;
+        assert_rules(&topology, &request, &plan);
         assert!(took < Duration::from_millis(50), "{application:?}: {took:?}");
     }
+}
+
+/// How long this thread has run on a CPU (Documentation/scheduler/sched-stats.rst).
+fn own_cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
 }
 
 #[test]
