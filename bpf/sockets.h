@@ -55,20 +55,21 @@ static __always_inline void fence(u64 *word)
 	__sync_fetch_and_add(word, 1);
 }
 
-/* Reads of a word, at most: less than a microsecond. */
+/* Reads of two words, at most; with one of the clock after each, some 15 microseconds. */
 #define LOOKS_MAX 512
 
 /*
  * A receive call that returns on another CPU looks, some instructions later, whether the datagram that it took has
  * been signalled. (Without an atomic exchange, which Linux has for programs from 5.12 on, two CPUs cannot agree on
- * which of them ends it without waiting.) Both words only grow, and are equal when it has looked. Returns whether it
- * has.
+ * which of them ends it without waiting.) Both words only grow, and are equal when it has looked. An interrupt may come
+ * before that, or the hypervisor takes the CPU. Returns whether it has looked.
  */
 static __always_inline bool await_look(volatile u64 *returned, volatile u64 *looked)
 {
 	for (u32 i = 0; i < LOOKS_MAX; i++) {
 		if (*looked >= *returned)
 			return true;
+		bpf_ktime_get_ns();
 	}
 	return false;
 }
