@@ -18,14 +18,12 @@ from lab.faults.score import Score, score
 from lab.faults.trace import TracingFailed
 from lab.fixtures import kernel
 from lab.payload import PROJECT
-from lab.records import record_rerun
 
 SECONDS = 3
 # Fewer slow packets are not significant.
 ENOUGH = 20
 GOAL = 0.9
-TRIES = 3
-# The cause of most packets in at least one of the tries, which proves that the fault was active.
+# A cause of some packets, which proves that the fault was active.
 SLICE = {
     "epoll_et-continuous-fifo": "runqueue",
     "select-single-lock": "asleep:futex",
@@ -59,23 +57,12 @@ def nearpath() -> Path:
 @kernel
 @pytest.mark.parametrize(("name", "cause"), SLICE.items())
 def test_the_cause_is_named(name: str, cause: str, programs: Path, nearpath: Path) -> None:
-    failures: list[str] = []
-    for _ in range(TRIES):
-        if failures:
-            record_rerun(name, failures[-1])
-        try:
-            played = play.play(Scene.named(name), programs, nearpath, SECONDS)
-        except Unsupported as reason:
-            pytest.skip(str(reason))
-        except play.SceneFailed as reason:
-            failures.append(str(reason))
-            continue
-        scored = score(played, judge_of(played))
-        if fault := _failure(scored, cause):
-            failures.append(fault)
-        else:
-            return
-    pytest.fail(f"{name}:\n" + "\n".join(failures))
+    try:
+        played = play.play(Scene.named(name), programs, nearpath, SECONDS)
+    except Unsupported as reason:
+        pytest.skip(str(reason))
+    if fault := _failure(score(played, judge_of(played)), cause):
+        pytest.fail(f"{name}: {fault}")
 
 
 def _failure(scored: Score, cause: str) -> str | None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lab import Host
-from lab.fixtures import lab, representative, smoke
+from lab.fixtures import lab, representative
 from lab.waiting import ended, start_measuring
 
 from .conversations import Conversation, start_server
@@ -120,7 +120,6 @@ def assert_times(document: dict[str, Any], at_work: set[int]) -> None:
 
 
 @representative
-@smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_the_matrix_agrees_with_the_kernel(host: Host) -> None:
     take_interrupts(host, NIC_CPU)

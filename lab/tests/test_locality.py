@@ -54,7 +54,8 @@ def test_packets_are_followed_from_allocation_to_reader(host: Host) -> None:
         for direction in ("rx", "tx"):
             counts = document[direction]
             assert MESSAGES - FEW <= counts[distance] <= counts["packets"] <= MESSAGES, document
-        assert document["packets"]["not_allocated"] == 0, document
+        # Of an allocation that the kernel did not report, it counts the miss.
+        assert document["packets"]["not_allocated"] <= document["events_lost"], document
     assert places(near, "rx") == {(NIC_CPU, NIC_CPU)} == places(near, "tx")
     assert places(far, "rx") == {(NIC_CPU, FAR_CPU)}
     assert places(far, "tx") == {(FAR_CPU, NIC_CPU)}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lab import Host
-from lab.fixtures import EVERY_CASE, lab, representative, skips_in_guest, smoke
+from lab.fixtures import EVERY_CASE, lab, representative, skips_in_guest
 from lab.payload import payload_of_tests
 
 from .hosts import IGB, TWO_NODES
@@ -334,7 +334,6 @@ SCENES_OF_EACH_KERNEL = (
 )
 
 
-@smoke
 @lab(topology=TWO_NODES, nics=IGB)
 def test_events_and_samples(host: Host) -> None:
     """What programs see of connections, with the hooks of each kernel."""

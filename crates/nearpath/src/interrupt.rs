@@ -1,9 +1,10 @@
-//! SIGINT and SIGTERM as an event, so that results are still printed and programs detached. Another signal more
-//! than a second later ends the process immediately.
+//! SIGINT, SIGTERM and SIGHUP as an event, so that results are still printed, programs detached and plans undone.
+//! Another signal more than a second later ends the process immediately; not while the host is being changed
+//! (`crates/tune/src/deferred.rs`).
 
 use anyhow::Context;
 use rustix::time::{ClockId, clock_gettime};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{exit, pipe, register};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,7 +33,10 @@ impl Interrupt {
     /// # Errors
     /// The process has no file descriptors left.
     pub fn listen() -> anyhow::Result<Self> {
-        Self::of(&[SIGINT, SIGTERM]).context("cannot listen for signals")
+        // A terminal that goes does not end what nohup(1) has started.
+        let signals: &[i32] =
+            if is_ignored(SIGHUP) { &[SIGINT, SIGTERM] } else { &[SIGINT, SIGTERM, SIGHUP] };
+        Self::of(signals).context("cannot listen for signals")
     }
 
     fn of(signals: &[i32]) -> io::Result<Self> {
@@ -73,6 +77,16 @@ impl Interrupt {
             let _ = (&self.woken).read(&mut [0]);
         }
         self.happened()
+    }
+}
+
+/// Whether this process ignores a signal.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the kernel writes a whole action, and nothing is changed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -425,14 +425,17 @@ fn each_continues_after_a_change_that_fails() {
 #[test]
 fn a_signal_and_a_block_with_too_few_packets_undo_it() {
     let Some(scene) = Scene::new() else { return };
-    let trial = scene.trial(&["--metric", "mean", "--cycles", "1000", "--block", "300ms"]);
-    let trial = scene.in_force(trial);
-    kill_process(Pid::from_child(&trial), Signal::INT).unwrap();
-    let output = trial.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("plan undone: stopped early by a signal"), "{said}");
-    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+    // That of the terminal, of a service manager, and of a connection that was cut.
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let trial = scene.trial(&["--metric", "mean", "--cycles", "1000", "--block", "300ms"]);
+        let trial = scene.in_force(trial);
+        kill_process(Pid::from_child(&trial), signal).unwrap();
+        let output = trial.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{signal:?} {said}");
+        assert!(said.contains("plan undone: stopped early by a signal"), "{said}");
+        assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+    }
 
     let output = scene.trial(&["--metric", "p99.9", "--cycles", "6", "--block", "100ms"]);
     let said = String::from_utf8_lossy(&output.wait_with_output().unwrap().stderr).into_owned();

@@ -3,6 +3,7 @@
 //! Input: changes of a planner. Each is prepared, recorded in the journal, and applied, in this order, so that after a
 //! crash at any point the journal has everything that may have been changed. If one fails, the earlier ones are undone.
 
+use crate::deferred::Deferred;
 use crate::error::{Kept, NotUndone};
 use crate::{Journal, TuneError};
 use nearpath_model::{Change, Entry, Outcome, Skipped, State, Step};
@@ -63,14 +64,20 @@ impl<W: Writer> Executor<W> {
     }
 
     /// Applies all steps of a plan, or none. Steps that the host already has are skipped, and optional steps that
-    /// the kernel does not support or whose value it does not accept.
+    /// the kernel does not support or whose value it does not accept. A signal waits for the end of the current step;
+    /// then the earlier ones are undone.
     ///
     /// # Errors
-    /// As [`Executor::apply`].
+    /// As [`Executor::apply`]; or a signal arrived.
     pub fn apply_steps(&mut self, plan: Vec<Step>) -> Result<Outcome, TuneError> {
+        let _deferred = Deferred::begin();
         let mut made: Vec<Made> = Vec::new();
         let mut skipped = Vec::new();
         for Step { change, optional } in plan {
+            if Deferred::is_signalled() {
+                let stopped = TuneError::Refused("stopped early by a signal".to_owned());
+                return Err(self.take_back(stopped, made));
+            }
             let before = made.len();
             let Err(reason) = self.make(change.clone(), None, &mut made) else { continue };
             let may_be_skipped = match &reason {
@@ -102,6 +109,7 @@ impl<W: Writer> Executor<W> {
         change: Change,
         same: bool,
     ) -> Result<Change, TuneError> {
+        let _deferred = Deferred::begin();
         let mut made = Vec::new();
         if let Err(reason) = self.make(change, Some((lost, same)), &mut made) {
             return Err(self.take_back(reason, made));
@@ -176,6 +184,7 @@ impl<W: Writer> Executor<W> {
     /// # Errors
     /// It cannot be undone; it stays in the journal.
     pub fn undo(&mut self, entry: &Entry) -> Result<(), TuneError> {
+        let _deferred = Deferred::begin();
         self.writer.undo(&entry.change, entry.state)?;
         self.close(Some(entry.id))
     }
@@ -186,6 +195,7 @@ impl<W: Writer> Executor<W> {
     /// Failed changes are retried as long as another one succeeds: a NIC accepts its table for four queues only when it
     /// has four queues again.
     pub fn rollback(&mut self, to: Option<u64>, boot: &str) -> Vec<(Entry, Result<(), TuneError>)> {
+        let _deferred = Deferred::begin();
         let mut entries = self.entries();
         entries.retain(|entry| to.is_none_or(|to| entry.id > to));
         undo_backwards(entries, |entry| {

@@ -9,28 +9,45 @@ use crate::find_thread;
 use crate::setting::Setting;
 use nearpath_host::Root;
 use nearpath_model::{IrqNumber, Irqbalance};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 /// How long it may take to answer: it does so between two scans of the interrupts.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum size of a request in bytes: it reads no more.
 const REQUEST: usize = 499;
 /// Maximum size of an answer in bytes: one line per interrupt.
-const ANSWER: u64 = 1 << 20;
+const ANSWER: usize = 1 << 20;
 const BAN: &str = "settings ban irqs ";
 
 /// The running irqbalance; `None` if there is none, or if it is not visible.
+///
+/// Anybody may call a process so: it also executes a file of that name, as root.
 pub(crate) fn find_irqbalance(root: &Root) -> Option<Irqbalance> {
     let pids = root.list("/proc").ok()?;
-    let is_it =
-        |pid: &u32| root.text(&format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "irqbalance");
+    let is_it = |pid: &u32| {
+        root.text(&format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "irqbalance")
+            && root.link(&format!("/proc/{pid}/exe")).is_ok_and(|exe| is_program(&exe))
+            && root.text(&format!("/proc/{pid}/status")).is_ok_and(|status| is_root(&status))
+    };
     let pid = pids.iter().filter_map(|entry| entry.name.parse().ok()).find(is_it)?;
     let start_ticks = find_thread(root, pid, pid)?.start_ticks;
     Some(Irqbalance { pid, start_ticks })
+}
+
+/// Whether the link to an executable leads to irqbalance, also if a newer one was installed since.
+fn is_program(exe: &str) -> bool {
+    exe.trim_end_matches(" (deleted)").rsplit('/').next() == Some("irqbalance")
+}
+
+/// Whether the effective user of a `status` is root.
+fn is_root(status: &str) -> bool {
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    uids.and_then(|uids| uids.split_ascii_whitespace().nth(1)) == Some("0")
 }
 
 /// The banned interrupts, as ascending numbers separated by spaces.
@@ -47,13 +64,20 @@ impl Bans<'_> {
             .is_some_and(|thread| thread.start_ticks == self.irqbalance.start_ticks)
     }
 
-    /// Connects to the socket: in /run, else to the abstract one, if it was started by hand.
-    fn connect(&self) -> io::Result<UnixStream> {
+    /// Connects to the socket: in /run, else to the abstract one, if it was started by hand. Anybody may listen on
+    /// that: whoever does must be the process itself.
+    fn connect(&self, deadline: Instant) -> io::Result<UnixStream> {
         let name = format!("irqbalance{}.sock", self.irqbalance.pid);
-        let stream = UnixStream::connect(format!("/run/irqbalance/{name}"))
-            .or_else(|_| UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let stream = connect(&SocketAddrUnix::new(format!("/run/irqbalance/{name}"))?, deadline)
+            .or_else(|_| connect(&SocketAddrUnix::new_abstract_name(name.as_bytes())?, deadline))?;
+        let listener = socket_peercred(&stream)?;
+        let pid = u32::try_from(listener.pid.as_raw_nonzero().get()).unwrap_or(0);
+        if (pid, listener.uid.as_raw()) != (self.irqbalance.pid, 0) {
+            let (uid, own) = (listener.uid.as_raw(), self.irqbalance.pid);
+            return Err(io::Error::other(format!(
+                "process {pid} of user {uid} listens, not irqbalance ({own})"
+            )));
+        }
         Ok(stream)
     }
 
@@ -68,13 +92,12 @@ impl Bans<'_> {
     }
 
     fn answer(&self, request: &str) -> io::Result<Vec<u8>> {
-        let mut stream = self.connect()?;
+        let deadline = Instant::now() + PATIENCE;
+        let mut stream = self.connect(deadline)?;
         let mut bytes = request.as_bytes().to_vec();
         bytes.push(0);
         stream.write_all(&bytes)?;
-        let mut answer = Vec::new();
-        stream.take(ANSWER).read_to_end(&mut answer)?;
-        Ok(answer)
+        read_all(&stream, deadline)
     }
 
     fn refusal(&self, doing: &str, error: impl ToString) -> TuneError {
@@ -82,6 +105,39 @@ impl Bans<'_> {
             format!("{doing} irqbalance (process {}) over its socket", self.irqbalance.pid),
             error,
         )
+    }
+}
+
+/// Connects; a listener that does not accept is not waited for longer than the deadline.
+fn connect(address: &SocketAddrUnix, deadline: Instant) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(left(deadline)?))?;
+    rustix::net::connect(&socket, address)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// What is left of the time; an error if nothing is.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(left) }
+}
+
+/// An answer up to its end, however slowly it comes: all of it within the deadline.
+fn read_all(mut stream: &UnixStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        stream.set_read_timeout(Some(left(deadline)?))?;
+        match stream.read(&mut part) {
+            Ok(0) => return Ok(answer),
+            Ok(count) => answer.extend(part.iter().take(count)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if answer.len() > ANSWER {
+            return Err(io::Error::other("its answer is too long"));
+        }
     }
 }
 
@@ -178,6 +234,44 @@ mod tests {
 
     fn set(irqs: &[u32]) -> BTreeSet<IrqNumber> {
         irqs.iter().copied().map(IrqNumber).collect()
+    }
+
+    #[test]
+    fn an_answer_that_drips_ends_with_the_deadline() {
+        let (client, mut server) = UnixStream::pair().unwrap();
+        let dripping = std::thread::spawn(move || {
+            while server.write_all(b"S").is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let began = Instant::now();
+        let error = read_all(&client, began + Duration::from_millis(200)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(began.elapsed() >= Duration::from_millis(200));
+        drop(client);
+        dripping.join().unwrap();
+    }
+
+    #[test]
+    fn only_what_executes_it_as_root_is_irqbalance() {
+        assert!(is_program("/usr/sbin/irqbalance") && is_program("/x/irqbalance (deleted)"));
+        assert!(!is_program("/usr/bin/python3.11") && !is_program("/tmp/irqbalance2"));
+        assert!(is_root("Name:\tirqbalance\nUid:\t0\t0\t0\t0\n"));
+        assert!(!is_root("Name:\tUid:\nUid:\t0\t1000\t0\t0\n") && !is_root(""));
+    }
+
+    /// Who listens where irqbalance would, in its name.
+    #[test]
+    fn another_process_is_not_believed() {
+        use std::os::linux::net::SocketAddrExt;
+        let pid = u32::MAX - std::process::id();
+        let name = format!("irqbalance{pid}.sock");
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind_addr(&address).unwrap();
+        let irqbalance = Irqbalance { pid, start_ticks: 0 };
+        let its = Bans { root: &Root::live(), irqbalance: &irqbalance };
+        let error = its.answer("setup").unwrap_err().to_string();
+        assert!(error.contains("listens, not irqbalance"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod bpf_programs;
 mod cgroups;
 mod configuration;
+mod deferred;
 pub mod dpdk;
 pub mod dpvs;
 mod error;

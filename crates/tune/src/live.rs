@@ -14,7 +14,7 @@ use crate::ovs::{self, OvsValue};
 use crate::qdiscs;
 use crate::setting::{self, ObservedValue, Setting};
 use crate::steering::Groups;
-use crate::threads::ThreadSetting;
+use crate::threads::{ThreadSetting, process_start};
 use crate::units;
 use crate::vlan_egress;
 use crate::xdp;
@@ -79,6 +79,7 @@ impl Live {
         }
         if let Target::Thread(thread) = &mut change.target {
             thread.cpus = self.files.cpus_now();
+            thread.process_start_ticks = process_start(&self.root, thread.pid);
         }
         if let Target::Nic(setting) = &mut change.target {
             setting.instance = ethtool::instance_now(setting, &self.files);

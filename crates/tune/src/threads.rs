@@ -14,7 +14,13 @@ use std::io;
 /// The thread that has this id now; `None` if the process has no such thread.
 pub fn find_thread(root: &Root, pid: u32, tid: u32) -> Option<Thread> {
     let stat = root.read(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    Some(Thread::new(pid, tid, start_of(&stat)?))
+    let thread = Thread::new(pid, tid, start_of(&stat)?);
+    Some(Thread { process_start_ticks: process_start(root, pid), ..thread })
+}
+
+/// When the process that has this id now was started: the start of its main thread, also when that has exited.
+pub(crate) fn process_start(root: &Root, pid: u32) -> Option<u64> {
+    start_of(&root.read(&format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// The current time in the clock ticks of thread start times (USER_HZ, 100 per second).
@@ -125,6 +131,14 @@ impl Setting for ThreadSetting<'_> {
 
     fn follow(&self, from: &str, to: &str) -> Result<(), TuneError> {
         let Some(since) = self.thread.since_ticks else { return Ok(()) };
+        // The threads of another process that has the id by now are not its own.
+        let is_its_process = match self.thread.process_start_ticks {
+            Some(started) => process_start(self.root, self.thread.pid) == Some(started),
+            None => is_there(self.root, self.thread),
+        };
+        if !is_its_process {
+            return Ok(());
+        }
         // Threads created meanwhile by threads not changed yet are found in the next round.
         for _ in 0..ROUNDS {
             let mut changed = false;
@@ -335,6 +349,15 @@ mod tests {
         bearer.join().unwrap();
         let (second, end_second, handle_second) = receive.recv().unwrap();
         assert_eq!(cpus(&second), last);
+        // Those of a process that has got the id of an earlier one stay.
+        let earlier = thread.process_start_ticks.map(|ticks| ticks - 1);
+        let stranger = Thread { process_start_ticks: earlier, start_ticks: 1, ..thread.clone() };
+        let unknown = Thread { process_start_ticks: None, ..stranger.clone() };
+        for gone in [stranger, unknown] {
+            let gone = ThreadSetting::new(&root, &gone);
+            setting::undo(&gone, &change, false, false).unwrap();
+            assert_eq!([cpus(&first), cpus(&second)], [last.as_str(); 2]);
+        }
         // Even after the thread itself has exited.
         drop(end);
         handle.join().unwrap();

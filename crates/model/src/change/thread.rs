@@ -21,6 +21,9 @@ pub struct Thread {
     /// Those of them that have a change of their own in the plan, and do not follow: thread id and start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub planned: Vec<(u32, u64)>,
+    /// Set once it was changed: when its process started, in the same ticks. Another process may have the id later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process_start_ticks: Option<u64>,
     /// Set once it was changed: which CPUs were online, as in [`super::SettingFile::cpus`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<OnlineCpus>,
@@ -36,7 +39,8 @@ impl fmt::Display for Thread {
 impl Thread {
     /// This thread alone.
     pub fn new(pid: u32, tid: u32, start_ticks: u64) -> Self {
-        Self { pid, tid, start_ticks, since_ticks: None, planned: vec![], cpus: None }
+        let (since_ticks, planned, process_start_ticks, cpus) = (None, vec![], None, None);
+        Self { pid, tid, start_ticks, since_ticks, planned, process_start_ticks, cpus }
     }
 
     /// Whether another one is the same thread.

@@ -92,6 +92,16 @@ pub fn segments(folder: &Path) -> io::Result<BTreeMap<String, Segment>> {
     Ok(segments)
 }
 
+/// The room that the log of a segment takes; a link's own.
+///
+/// # Errors
+/// There is none.
+pub fn log_of(path: &Path) -> io::Result<Segment> {
+    let metadata = fs::symlink_metadata(path)?;
+    let written = metadata.modified().unwrap_or(UNIX_EPOCH);
+    Ok(Segment { bytes: metadata.blocks() * 512, written })
+}
+
 /// The logs of segments that were not sealed, by name.
 ///
 /// # Errors

@@ -46,6 +46,9 @@ pub enum RecordError {
     /// Another recorder is at work.
     #[error("{path}: another process records there", path = .0.display())]
     Locked(PathBuf),
+    /// The log of a segment: it was removed or replaced, or the disk cannot read it.
+    #[error("{path}: segment skipped: {1}", path = .0.display())]
+    Log(PathBuf, io::Error),
     /// A file was not written.
     #[error("{path}: {1}", path = .0.display())]
     Table(PathBuf, parquet::errors::ParquetError),
@@ -80,6 +83,10 @@ pub struct Sealer {
     segments: BTreeMap<String, Segment>,
     /// Segments whose log is to be sealed.
     waiting: BTreeSet<String>,
+    /// Those whose log cannot be read. They take room, too, and are removed with the oldest segments.
+    unreadable: BTreeSet<String>,
+    /// Why the last of them was skipped, to be reported.
+    skipped: Option<RecordError>,
     /// Here, as it works last.
     _lock: File,
 }
@@ -97,8 +104,15 @@ impl Recorder {
         let head = Head { schema: SCHEMA, host: host.to_owned(), boot: boot.to_owned() };
         let waiting = at(folder, folder::logs(folder))?.into_keys().collect();
         let segments = at(folder, folder::segments(folder))?;
-        let mut sealer = Sealer { settings: settings.clone(), segments, waiting, _lock: lock };
-        sealer.seal(None)?;
+        let mut sealer = Sealer {
+            settings: settings.clone(),
+            segments,
+            waiting,
+            unreadable: BTreeSet::new(),
+            skipped: None,
+            _lock: lock,
+        };
+        sealer.seal_waiting()?;
         Ok((Self { settings, head, open: None }, sealer))
     }
 
@@ -177,9 +191,15 @@ impl Sealer {
     /// Seals a segment that was closed, and those that could not be sealed before; removes those that are too old.
     ///
     /// # Errors
-    /// The disk is full or refuses: the log stays, and is sealed with the next segment.
+    /// The disk is full or refuses: the log stays, and is sealed with the next segment. Or a log cannot be read: its
+    /// segment is skipped, and the others are sealed.
     pub fn seal(&mut self, closed: Option<String>) -> Result<(), RecordError> {
         self.waiting.extend(closed);
+        self.seal_waiting()?;
+        self.skipped.take().map_or(Ok(()), Err)
+    }
+
+    fn seal_waiting(&mut self) -> Result<(), RecordError> {
         // Room first, so that a disk that is full of old segments is not full for ever.
         self.expire()?;
         while let Some(name) = self.waiting.first().cloned() {
@@ -192,7 +212,17 @@ impl Sealer {
     fn seal_log(&mut self, name: &str) -> Result<(), RecordError> {
         let folder = self.settings.folder.clone();
         let path = folder::log(&folder, name);
-        let log = at(&path, read_log(&path))?;
+        let log = match read_log(&path) {
+            Ok(log) => log,
+            Err(error) => {
+                if let Ok(segment) = folder::log_of(&path) {
+                    self.segments.insert(name.to_owned(), segment);
+                    self.unreadable.insert(name.to_owned());
+                }
+                self.skipped = Some(RecordError::Log(path, error));
+                return Ok(());
+            }
+        };
         if let Some(head) = &log.head {
             let segment = write_tables(&folder, name, head, &log.batches)?;
             if segment.bytes > 0 {
@@ -208,6 +238,10 @@ impl Sealer {
         let expired = folder::expired(&self.segments, *keep_bytes, *keep_age, SystemTime::now());
         for name in expired {
             at(folder, folder::remove(folder, &name))?;
+            if self.unreadable.remove(&name) {
+                // A link itself, not what it leads to; a directory stays.
+                let _ = fs::remove_file(folder::log(folder, &name));
+            }
             self.segments.remove(&name);
         }
         Ok(())

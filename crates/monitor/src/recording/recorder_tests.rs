@@ -117,6 +117,41 @@ fn what_is_left_is_sealed_once() {
 }
 
 #[test]
+fn a_bad_log_is_skipped_and_the_others_are_sealed() {
+    let folder = tempfile::tempdir().unwrap();
+    let outside = folder.path().join("outside");
+    fs::write(&outside, "not of the recording").unwrap();
+    let settings = settings(folder.path());
+    let mut first = recorder(&settings);
+    let path = settings.folder.clone();
+    let open_log = || folder::logs(&path).unwrap().into_values().next_back().unwrap();
+    // Removed while it was written.
+    first.append(&batch(1)).unwrap();
+    fs::remove_file(open_log()).unwrap();
+    let removed = first.seal().unwrap_err().to_string();
+    assert!(removed.contains(".log: segment skipped: No such file"), "{removed}");
+    // Replaced by a link.
+    first.append(&batch(2)).unwrap();
+    let link = open_log();
+    fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&outside, &link).unwrap();
+    let replaced = first.seal().unwrap_err().to_string();
+    assert!(replaced.contains("segment skipped"), "{replaced}");
+    first.append(&batch(3)).unwrap();
+    first.seal().unwrap();
+    drop(first);
+    // A new recorder is not stopped by it, and reports it once.
+    let mut second = recorder(&settings);
+    second.append(&batch(4)).unwrap();
+    assert!(second.seal().is_err());
+    second.append(&batch(5)).unwrap();
+    second.seal().unwrap();
+    let rows = Recording::open(&path).unwrap().rows(Table::Packets, i64::MIN, i64::MAX).rows;
+    assert_eq!(rows.iter().map(|row| row.time_us).collect::<Vec<_>>(), [3, 4, 5]);
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "not of the recording");
+}
+
+#[test]
 fn old_segments_and_nothing_else_make_room() {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = settings(folder.path());

@@ -404,3 +404,24 @@ fn unsupported_groups_are_refused_with_the_reason() {
     assert!(outside("off").status.success());
     assert_eq!(scene.group("tcp")["program"], Value::Null);
 }
+
+/// A record is dropped on proof alone: from another namespace the sockets cannot be seen, and steering stays in effect.
+#[test]
+fn steering_is_not_forgotten_in_another_namespace() {
+    let Some(scene) = Scene::new(&["python3"]) else { return };
+    let [a, b] = scene.cpus.map(|cpu| cpu.to_string());
+    let server = Server::python(&scene.pair, Side::Server.ipv4(), &[&a, &b]);
+    assert_eq!(scene.steer("")["applied"], true);
+    let outside = |args: &str| nearpath(scene.journal.path(), args).unwrap();
+    let rollback = outside("tune rollback");
+    let said = [rollback.stdout, rollback.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(rollback.status.code() == Some(1) && said.contains("use --netns"), "{said}");
+    assert_eq!(scene.group("tcp")["program"], "nearpath");
+    let journal = |args: &str| document(&outside(args))["journal"].clone();
+    assert_eq!(journal("tune status --json").as_array().unwrap().len(), 1);
+    let within = format!("tune rollback --netns pid:{}", server.pid());
+    let undone = outside(&within);
+    assert!(undone.status.success(), "{undone:?}");
+    assert_eq!(scene.group("tcp")["program"], Value::Null);
+}

@@ -8,7 +8,7 @@ use super::group::is_program;
 use super::group::{Found, groups};
 use super::sockets;
 use crate::{ObservedValue, TuneError, Writer};
-use nearpath_host::Root;
+use nearpath_host::{Root, connection_owners, current_netns};
 use nearpath_model::{Change, Program, ReuseportGroup, State, Target, Value};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -34,9 +34,24 @@ impl Groups {
     }
 
     /// The current state of the group; `None` if none of its sockets exists any more.
+    ///
+    /// # Errors
+    /// The groups cannot be queried, or it is one of another network namespace.
     fn find(&self, group: &ReuseportGroup) -> Result<Option<Found>, TuneError> {
+        let root = Root::live();
+        let here = current_netns(&root).inode;
+        if let Some(its) = group.netns.filter(|&its| Some(its) != here) {
+            if is_closed(&root, group) {
+                return Ok(None);
+            }
+            let here = here.map_or_else(|| "unknown".to_owned(), |inode| inode.to_string());
+            return Err(TuneError::Refused(format!(
+                "{} belongs to network namespace {its}, this is {here}: use --netns",
+                group.local
+            )));
+        }
         let ours = |inode| group.sockets.iter().any(|socket| socket.inode == inode);
-        let found = groups(&Root::live(), self.btf.as_deref(), |socket| ours(socket.inode))?;
+        let found = groups(&root, self.btf.as_deref(), |socket| ours(socket.inode))?;
         Ok(found.into_iter().next())
     }
 
@@ -140,6 +155,20 @@ impl Writer for Groups {
             table.clear();
         }
         Ok(())
+    }
+}
+
+/// The inode of the first PID namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// Whether it is proved that no process has any socket of a group open: all processes are visible, and all of their
+/// descriptors were read.
+fn is_closed(root: &Root, group: &ReuseportGroup) -> bool {
+    let sees_all = root.link("/proc/self/ns/pid").is_ok_and(|link| link == FIRST_PID_NAMESPACE);
+    let inodes = group.sockets.iter().map(|socket| socket.inode).collect();
+    sees_all && {
+        let (owners, missing) = connection_owners(root, &inodes);
+        owners.is_empty() && missing.is_none()
     }
 }
 
