@@ -65,7 +65,7 @@ impl Bans<'_> {
     }
 
     /// Connects to the socket: in /run, else to the abstract one, if it was started by hand. Anybody may listen on
-    /// that: whoever does must be the process itself.
+    /// the abstract one, so the listener must be the process itself.
     fn connect(&self, deadline: Instant) -> io::Result<UnixStream> {
         let name = format!("irqbalance{}.sock", self.irqbalance.pid);
         let stream = connect(&SocketAddrUnix::new(format!("/run/irqbalance/{name}"))?, deadline)
