@@ -424,4 +424,16 @@ fn steering_is_not_forgotten_in_another_namespace() {
     let undone = outside(&within);
     assert!(undone.status.success(), "{undone:?}");
     assert_eq!(scene.group("tcp")["program"], Value::Null);
+
+    // Of a server that has exited there is nothing to undo, wherever it was; where all descriptors can be read.
+    if std::fs::read_link("/proc/1/fd/0").is_err() {
+        return skip("descriptors of process 1 cannot be read");
+    }
+    assert_eq!(scene.steer("")["applied"], true);
+    drop(server);
+    let groups = || scene.document("steer status --json")["groups"].clone();
+    wait_for("the exit of its workers", || (groups() == json!([])).then_some(()));
+    let undone = outside("tune rollback");
+    assert!(undone.status.success(), "{undone:?}");
+    assert_eq!(journal("tune status --json"), json!([]));
 }

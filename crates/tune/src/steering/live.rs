@@ -8,7 +8,7 @@ use super::group::is_program;
 use super::group::{Found, groups};
 use super::sockets;
 use crate::{ObservedValue, TuneError, Writer};
-use nearpath_host::{Root, connection_owners, current_netns};
+use nearpath_host::{Root, connection_owners, current_netns, pid_namespace};
 use nearpath_model::{Change, Program, ReuseportGroup, State, Target, Value};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -158,15 +158,11 @@ impl Writer for Groups {
     }
 }
 
-/// The inode of the first PID namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
-const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
-
 /// Whether it is proved that no process has any socket of a group open: all processes are visible, and all of their
 /// descriptors were read.
 fn is_closed(root: &Root, group: &ReuseportGroup) -> bool {
-    let sees_all = root.link("/proc/self/ns/pid").is_ok_and(|link| link == FIRST_PID_NAMESPACE);
     let inodes = group.sockets.iter().map(|socket| socket.inode).collect();
-    sees_all && {
+    pid_namespace().is_none() && {
         let (owners, missing) = connection_owners(root, &inodes);
         owners.is_empty() && missing.is_none()
     }
