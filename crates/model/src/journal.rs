@@ -14,6 +14,26 @@ pub enum State {
     Done,
 }
 
+/// A change that stays only if that is decided in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pending {
+    /// By the trial that has applied it; it is undone when the trial ends without having decided.
+    Trial,
+    /// By somebody who confirms it before this time, in seconds since 1970.
+    ConfirmBy(u64),
+}
+
+impl Pending {
+    /// Whether nobody decides any more at this time, in seconds since 1970, given that no trial is running.
+    pub fn is_over(self, now_s: u64) -> bool {
+        match self {
+            Self::Trial => true,
+            Self::ConfirmBy(time_s) => time_s <= now_s,
+        }
+    }
+}
+
 /// A change that has not been undone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -29,6 +49,9 @@ pub struct Entry {
     pub change: Change,
     /// While it is being re-applied: the number of the lost change, which it replaces once it is made.
     pub replaces: Option<u64>,
+    /// If it is not decided yet whether it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Pending>,
 }
 
 impl Entry {

@@ -81,7 +81,7 @@ impl Interrupt {
 }
 
 /// Whether this process ignores a signal.
-fn is_ignored(signal: i32) -> bool {
+pub fn is_ignored(signal: i32) -> bool {
     // SAFETY: the kernel writes a whole action, and nothing is changed.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();

@@ -10,6 +10,7 @@ mod evidence;
 mod failure;
 mod filters;
 mod grouping;
+mod guardian;
 mod help;
 mod interrupt;
 mod lower_devices;

@@ -5,7 +5,7 @@ use nearpath_host::{Root, current_netns};
 use nearpath_model::CpuSet;
 use nearpath_testing::veth::{Side, VethPair};
 use nearpath_testing::{
-    require_bpf, require_netns, require_program, require_root, with_blocks_long_enough,
+    require_bpf, require_netns, require_program, require_root, wait_for, with_blocks_long_enough,
 };
 use nearpath_trial::background::{LOAD_PORT, Servers};
 use nearpath_trial::latency::{Reflector, ReflectorPlan, SocketOptions};
@@ -109,6 +109,19 @@ impl Scene {
         };
         let changes = self.inside(|| changes.iter().map(change).collect());
         self.trial_with(changes, args)
+    }
+
+    /// `tune try` of a plan that turns RPS off, as the child of a shell.
+    fn trial_by_shell(&self, args: &[&str]) -> Child {
+        // The first one writes the plan.
+        self.trial(&["--only", "none"]).wait_with_output().unwrap();
+        let plan = self.state.path().join("plan.json");
+        let mut command = Command::new("sh");
+        command.env("NEARPATH_STATE_DIR", self.state.path()).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(["-c", r#""$@"; exit"#, "sh", env!("CARGO_BIN_EXE_nearpath"), "tune", "try"]);
+        command.arg(plan).args(["--dev", "np1", "--warm-up", "100ms"]).args(args);
+        self.inside(|| command.spawn().unwrap())
     }
 
     /// `tune try` of a plan with these changes.
@@ -448,6 +461,39 @@ fn a_signal_and_a_block_with_too_few_packets_undo_it() {
     let said = String::from_utf8_lossy(&said);
     assert!(said.contains("no packet completed a forward path; available: receive:mean"), "{said}");
     assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+}
+
+/// Waits until the plan is undone, which may be after the trial has ended.
+fn is_undone(scene: &Scene) {
+    wait_for("the plan is undone", || {
+        ((scene.rps().as_str(), scene.journal()) == ("1", json!([]))).then_some(())
+    });
+}
+
+#[test]
+fn a_trial_that_is_killed_or_whose_parent_is_lost_leaves_nothing() {
+    let Some(scene) = Scene::new() else { return };
+    let args = ["--metric", "mean", "--cycles", "1000", "--block", "300ms"];
+    let mut trial = scene.in_force(scene.trial(&args));
+    trial.kill().unwrap();
+    trial.wait().unwrap();
+    is_undone(&scene);
+    // What is undone is no hindrance to the next one; stopped, it holds the plan in force, and so it is until it is killed.
+    let mut trial = scene.in_force(scene.trial(&args));
+    kill_process(Pid::from_child(&trial), Signal::STOP).unwrap();
+    trial.kill().unwrap();
+    trial.wait().unwrap();
+    is_undone(&scene);
+
+    // A shell that does not pass on a signal, as over a connection that was lost.
+    let mut shell = scene.trial_by_shell(&args);
+    while scene.rps() != "0" {
+        assert!(shell.try_wait().unwrap().is_none());
+        thread::yield_now();
+    }
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    is_undone(&scene);
 }
 
 /// Where a thread of this process may run; `None` once it has ended.

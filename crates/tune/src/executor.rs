@@ -5,8 +5,8 @@
 
 use crate::deferred::Deferred;
 use crate::error::{Kept, NotUndone};
-use crate::{Journal, TuneError};
-use nearpath_model::{Change, Entry, Outcome, Skipped, State, Step};
+use crate::{Journal, TuneError, journal::now_s};
+use nearpath_model::{Change, Entry, Outcome, Pending, Skipped, State, Step};
 
 /// Applies changes, or shows them.
 pub trait Writer {
@@ -35,18 +35,26 @@ pub struct Executor<W> {
     /// `None` if nothing is recorded, as in a dry run.
     journal: Option<Journal>,
     writer: W,
+    /// Who decides whether the changes stay; `None` if they do.
+    pending: Option<Pending>,
 }
 
 impl<W: Writer> Executor<W> {
     /// An executor that records in this journal.
     pub fn new(journal: Journal, writer: W) -> Self {
-        Self { journal: Some(journal), writer }
+        Self { journal: Some(journal), writer, pending: None }
     }
 
     /// An executor that records nothing: for objects that do not outlive the process that changes them, such as the
     /// devices and servers of a demonstration, which leave nothing to undo.
     pub fn without_journal(writer: W) -> Self {
-        Self { journal: None, writer }
+        Self { journal: None, writer, pending: None }
+    }
+
+    /// The same, for changes that stay only if that is decided ([`Executor::decide`]).
+    #[must_use]
+    pub fn pending(self, pending: Option<Pending>) -> Self {
+        Self { pending, ..self }
     }
 
     /// The writer.
@@ -70,6 +78,7 @@ impl<W: Writer> Executor<W> {
     /// # Errors
     /// As [`Executor::apply`]; or a signal arrived.
     pub fn apply_steps(&mut self, plan: Vec<Step>) -> Result<Outcome, TuneError> {
+        self.check_undecided()?;
         let _deferred = Deferred::begin();
         let mut made: Vec<Made> = Vec::new();
         let mut skipped = Vec::new();
@@ -142,9 +151,10 @@ impl<W: Writer> Executor<W> {
         if let Some((lost, true)) = replaces {
             change.before = lost.change.before.clone();
         }
+        let pending = self.pending;
         let begin = |journal: &mut Journal| match replaces {
-            Some((lost, _)) => journal.begin_again(&change, lost.id),
-            None => journal.begin(&change),
+            Some((lost, _)) => journal.begin_again(&change, lost),
+            None => journal.begin(&change, pending),
         };
         let id = self.journal.as_mut().map(begin).transpose()?;
         made.push(Made { id, change: change.clone(), state: State::Begun });
@@ -189,15 +199,54 @@ impl<W: Writer> Executor<W> {
         self.close(Some(entry.id))
     }
 
+    /// Changes on top of some that may be undone at any time could not be undone in order.
+    fn check_undecided(&self) -> Result<(), TuneError> {
+        let all = self.journal.as_ref().map_or(&[][..], Journal::entries);
+        let others = |entry: &&Entry| entry.pending.is_some() && entry.pending != self.pending;
+        match all.iter().filter(others).count() {
+            0 => Ok(()),
+            count => Err(TuneError::Refused(format!(
+                "{count} earlier change{} not confirmed yet: run 'nearpath tune confirm' or 'nearpath tune rollback' first",
+                if count == 1 { " is" } else { "s are" }
+            ))),
+        }
+    }
+
+    /// Decides about the pending changes: they stay, or somebody else decides from now on.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn decide(&mut self, pending: Option<Pending>) -> Result<(), TuneError> {
+        self.pending = pending;
+        self.journal.as_mut().map_or(Ok(()), |journal| journal.decide(pending))
+    }
+
+    /// Undoes the changes about which nobody decides any more, or also those that may still be confirmed (`all`), the
+    /// last first. Returns each with its result.
+    pub fn undo_undecided(&mut self, all: bool, boot: &str) -> Vec<(Entry, Result<(), TuneError>)> {
+        let now_s = now_s();
+        let is_over =
+            |entry: &Entry| entry.pending.is_some_and(|pending| all || pending.is_over(now_s));
+        self.undo_those(is_over, boot)
+    }
+
     /// Undoes the changes after the one with this number, or all, the last first. Returns each with its result.
     /// Changes undone by a reboot are dropped.
     ///
     /// Failed changes are retried as long as another one succeeds: a NIC accepts its table for four queues only when it
     /// has four queues again.
     pub fn rollback(&mut self, to: Option<u64>, boot: &str) -> Vec<(Entry, Result<(), TuneError>)> {
+        self.undo_those(|entry| to.is_none_or(|to| entry.id > to), boot)
+    }
+
+    fn undo_those(
+        &mut self,
+        which: impl Fn(&Entry) -> bool,
+        boot: &str,
+    ) -> Vec<(Entry, Result<(), TuneError>)> {
         let _deferred = Deferred::begin();
         let mut entries = self.entries();
-        entries.retain(|entry| to.is_none_or(|to| entry.id > to));
+        entries.retain(which);
         undo_backwards(entries, |entry| {
             if entry.lost_by_reboot(boot) { self.forget(entry) } else { self.undo(entry) }
         })
@@ -285,7 +334,7 @@ where
 {
     /// An executor that changes and records nothing.
     pub fn dry(writer: DryRun<C, M, U>) -> Self {
-        Self { journal: None, writer }
+        Self { journal: None, writer, pending: None }
     }
 }
 

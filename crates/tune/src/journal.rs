@@ -11,7 +11,7 @@ mod records;
 
 use crate::TuneError;
 use file::{FILE, JournalFile, LONGEST};
-use nearpath_model::{Change, Entry, State};
+use nearpath_model::{Change, Entry, Pending, State};
 pub use records::Damage;
 use records::{Event, Parsed, Record, compacted, parse};
 use std::io;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Version of the records. An older nearpath refuses a newer journal.
-pub const JOURNAL_VERSION: u32 = 1;
+pub const JOURNAL_VERSION: u32 = 2;
 
 /// Where the journal is kept.
 const FOLDER: &str = "/var/lib/nearpath";
@@ -125,9 +125,21 @@ impl Journal {
     /// # Errors
     /// Another process has it open for writing, or the file cannot be opened or parsed.
     pub fn open(folder: &Path, boot: &str) -> Result<Self, TuneError> {
+        Self::open_or_wait(folder, boot, false)
+    }
+
+    /// The same, waiting until no other process has it open for writing.
+    ///
+    /// # Errors
+    /// The file cannot be opened or parsed.
+    pub fn wait(folder: &Path, boot: &str) -> Result<Self, TuneError> {
+        Self::open_or_wait(folder, boot, true)
+    }
+
+    fn open_or_wait(folder: &Path, boot: &str, waits: bool) -> Result<Self, TuneError> {
         const BUSY: &str = "another nearpath is changing this host; try again when it is done";
         let path = folder.join(FILE);
-        let opened = JournalFile::open(&path).map_err(|error| failed(&path, error))?;
+        let opened = JournalFile::open(&path, waits).map_err(|error| failed(&path, error))?;
         let (mut file, bytes) = opened.ok_or_else(|| failed(&path, BUSY))?;
         let Parsed { entries, last, whole, damaged, .. } =
             parse(&bytes).map_err(|reason| failed(&path, reason))?;
@@ -142,16 +154,25 @@ impl Journal {
     }
 
     /// Records a change that is about to be applied and returns its number. It is on disk when this returns.
-    pub(crate) fn begin(&mut self, change: &Change) -> Result<u64, TuneError> {
-        self.begin_of(change, None)
+    pub(crate) fn begin(
+        &mut self,
+        change: &Change,
+        pending: Option<Pending>,
+    ) -> Result<u64, TuneError> {
+        self.begin_of(change, None, pending)
     }
 
     /// The same for a change that replaces a lost one.
-    pub(crate) fn begin_again(&mut self, change: &Change, lost: u64) -> Result<u64, TuneError> {
-        self.begin_of(change, Some(lost))
+    pub(crate) fn begin_again(&mut self, change: &Change, lost: &Entry) -> Result<u64, TuneError> {
+        self.begin_of(change, Some(lost.id), lost.pending)
     }
 
-    fn begin_of(&mut self, change: &Change, replaces: Option<u64>) -> Result<u64, TuneError> {
+    fn begin_of(
+        &mut self,
+        change: &Change,
+        replaces: Option<u64>,
+        pending: Option<Pending>,
+    ) -> Result<u64, TuneError> {
         if !self.damaged.is_empty() {
             return Err(failed(&self.path, hidden(&self.damaged)));
         }
@@ -161,10 +182,12 @@ impl Journal {
             return Err(failed(&self.path, "it is full; undo some changes"));
         }
         let id = self.next;
-        let time_s = self.append_of(id, replaces, Event::Begin(Box::new(change.clone())))?;
+        let event = Event::Begin(Box::new(change.clone()));
+        let time_s = self.append_of(id, replaces, pending, event)?;
         self.next += 1;
         let (boot, state) = (self.boot.clone(), State::Begun);
-        self.entries.push(Entry { id, time_s, boot, state, change: change.clone(), replaces });
+        let change = change.clone();
+        self.entries.push(Entry { id, time_s, boot, state, change, replaces, pending });
         Ok(id)
     }
 
@@ -182,18 +205,30 @@ impl Journal {
         Ok(())
     }
 
+    /// Records that the pending changes stay, or who decides from now on.
+    pub(crate) fn decide(&mut self, pending: Option<Pending>) -> Result<(), TuneError> {
+        let Some(last) = self.entries.iter().rfind(|entry| entry.pending.is_some()) else {
+            return Ok(());
+        };
+        let id = last.id;
+        self.append(id, Event::Decided(pending))?;
+        records::decided(&mut self.entries, id, pending);
+        Ok(())
+    }
+
     fn append(&mut self, id: u64, event: Event) -> Result<u64, TuneError> {
-        self.append_of(id, None, event)
+        self.append_of(id, None, None, event)
     }
 
     fn append_of(
         &mut self,
         id: u64,
         replaces: Option<u64>,
+        pending: Option<Pending>,
         event: Event,
     ) -> Result<u64, TuneError> {
         let (version, time_s, boot) = (JOURNAL_VERSION, now_s(), self.boot.clone());
-        let line = Record { version, id, time_s, boot, replaces, event }.line();
+        let line = Record { version, id, time_s, boot, replaces, pending, event }.line();
         line.map_err(io::Error::from)
             .and_then(|line| self.file.append(&line))
             .map_err(|error| failed(&self.path, error))?;
@@ -221,7 +256,8 @@ impl Journal {
     }
 }
 
-fn now_s() -> u64 {
+/// The time in seconds since 1970.
+pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

@@ -44,7 +44,7 @@ pub use files::settings;
 pub use fuzzing::fuzzing_targets;
 #[doc(hidden)]
 pub use journal::fuzzing;
-pub use journal::{Damage, JOURNAL_VERSION, Journal, JournalContents};
+pub use journal::{Damage, JOURNAL_VERSION, Journal, JournalContents, now_s};
 pub use live::Live;
 pub use setting::ObservedValue;
 pub use status::change_status;

@@ -4,8 +4,8 @@
 //! survive a reboot, so any other change of an earlier boot is lost, whatever the host has now: the same interrupt
 //! number may belong to another interrupt.
 
-use crate::{Live, ObservedValue};
-use nearpath_model::{ChangeState, ChangeStatus, Entry, State};
+use crate::{Live, ObservedValue, journal::now_s};
+use nearpath_model::{ChangeState, ChangeStatus, Entry, Pending, State};
 
 /// The state of each change, in the order of the journal.
 pub fn change_status(entries: &[Entry], live: &Live, boot: &str) -> Vec<ChangeStatus> {
@@ -41,9 +41,21 @@ fn statuses(
                 Err(reason) => (None, Some(reason)),
             },
         };
+        let reason = reason.or_else(|| Some(undecided(entry.pending?)));
         ChangeStatus { entry: entry.clone(), state, reason, set_back, unplugged }
     };
     entries.iter().enumerate().map(of).collect()
+}
+
+/// What becomes of a change that is pending.
+fn undecided(pending: Pending) -> String {
+    match pending {
+        Pending::Trial => "on trial; undone when the trial ends, unless it helps".to_owned(),
+        Pending::ConfirmBy(time_s) => match time_s.saturating_sub(now_s()) {
+            0 => "not confirmed in time; 'nearpath tune rollback' undoes it".to_owned(),
+            left_s => format!("undone in {left_s} s, unless 'nearpath tune confirm' is run"),
+        },
+    }
 }
 
 fn change_state(state: State, observed: ObservedValue) -> (Option<ChangeState>, Option<String>) {
@@ -83,7 +95,15 @@ mod tests {
     use crate::journal::tests::change;
 
     fn entry(id: u64, port: u16, state: State, boot: &str) -> Entry {
-        Entry { id, time_s: 5, boot: boot.to_owned(), state, change: change(port), replaces: None }
+        Entry {
+            id,
+            time_s: 5,
+            boot: boot.to_owned(),
+            state,
+            change: change(port),
+            replaces: None,
+            pending: None,
+        }
     }
 
     fn state_of(

@@ -1,6 +1,8 @@
 //! `nearpath steer`: steers connections to the worker nearest to the receiving CPU.
 
+use crate::commands::tune::ConfirmWithin;
 use crate::failure::{Failure, say};
+use crate::guardian::executor;
 use crate::output;
 use crate::source::Namespace;
 use anyhow::Context;
@@ -58,6 +60,8 @@ pub struct Steer {
     /// Show what would be done without doing it
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    confirm_within: ConfirmWithin,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -150,7 +154,7 @@ impl Steer {
             Ok(if self.dry_run {
                 dry(plan, self.kernel.file())?
             } else {
-                apply(plan, root, self.kernel.file(), &boot)?
+                self.apply(plan, root, &boot)?
             })
         })?;
         if self.json {
@@ -162,6 +166,15 @@ impl Steer {
     }
 }
 
+impl Steer {
+    fn apply(&self, plan: Vec<Change>, root: &Root, boot: &str) -> anyhow::Result<Vec<Change>> {
+        let btf = self.kernel.file();
+        let mut executor = executor(boot, Live::new().with_btf(btf))?;
+        forget_closed(&mut executor, root, btf, boot)?;
+        self.confirm_within.make(executor, |executor| executor.apply(plan))
+    }
+}
+
 /// The changes that would be made.
 fn dry(plan: Vec<Change>, btf: Option<&Path>) -> Result<Vec<Change>, TuneError> {
     let mut shown = Vec::new();
@@ -170,18 +183,6 @@ fn dry(plan: Vec<Change>, btf: Option<&Path>) -> Result<Vec<Change>, TuneError> 
     let made = |change: &Change| shown.push(change.clone());
     Executor::dry(DryRun { check, made, undone: |_: &Change| {} }).apply(plan)?;
     Ok(shown)
-}
-
-fn apply(
-    plan: Vec<Change>,
-    root: &Root,
-    btf: Option<&Path>,
-    boot: &str,
-) -> Result<Vec<Change>, TuneError> {
-    let journal = Journal::open(&Journal::folder(), boot)?;
-    let mut executor = Executor::new(journal, Live::new().with_btf(btf));
-    forget_closed(&mut executor, root, btf, boot)?;
-    executor.apply(plan)
 }
 
 /// Drops steering of closed sockets from the journal: no later boot or server has them.
@@ -249,9 +250,8 @@ impl Off {
 
     fn undo(&self, root: &Root) -> anyhow::Result<Vec<String>> {
         let boot = steering::boot(root)?;
-        let journal = Journal::open(&Journal::folder(), &boot)?;
         let btf = self.kernel.file();
-        let mut executor = Executor::new(journal, Live::new().with_btf(btf));
+        let mut executor = executor(&boot, Live::new().with_btf(btf))?;
         forget_closed(&mut executor, root, btf, &boot)?;
         let netns = current_netns(root).inode;
         let mut said = Vec::new();

@@ -11,6 +11,7 @@ mod switched;
 pub use meter::{Measured, Meter, ProbePlan};
 
 use crate::failure::say;
+use crate::guardian::Asker;
 use crate::interrupt::Interrupt;
 use crate::session::Progress;
 use anyhow::Context;
@@ -77,6 +78,7 @@ pub struct Bench<'a> {
     pub executor: Executor<Live>,
     pub meter: Meter,
     pub interrupt: &'a Interrupt,
+    pub asker: Asker,
     pub config: TrialConfig,
     pub boot: String,
 }

@@ -189,6 +189,9 @@ impl<'b, 'a> Switched<'b, 'a> {
         if self.bench.interrupt.wait(time) {
             bail!("stopped early by a signal");
         }
+        if self.bench.asker.is_gone() {
+            bail!("stopped early: the process that started it has ended");
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@ mod configuration;
 mod dry_run;
 mod journal;
 mod killer;
+mod pending;
 mod threads;
 
 use killer::{End, failing_at, killed_at, require_failing, require_ptrace};

@@ -61,18 +61,24 @@ fn contents(file: &mut File) -> io::Result<Vec<u8>> {
 }
 
 impl JournalFile {
-    /// Opens, locks and reads it; `None` if another process has the lock.
+    /// Opens, locks and reads it; `None` if another process has the lock, unless it `waits` until it is free.
     ///
     /// # Errors
     /// It cannot be created, opened or read.
-    pub fn open(path: &Path) -> io::Result<Option<(Self, Vec<u8>)>> {
+    pub fn open(path: &Path, waits: bool) -> io::Result<Option<(Self, Vec<u8>)>> {
+        let lock = if waits {
+            FlockOperation::LockExclusive
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
         let path = path.parent().unwrap_or(path);
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let folder = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
         for _ in 0..TRIES {
             let mut file = open_in(&folder, FILE, OFlags::empty())?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match flock(&file, lock) {
                 Ok(()) => {}
+                Err(Errno::INTR) => continue,
                 Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
             }

@@ -2,7 +2,7 @@
 //! Input: untrusted bytes. Output: entries and damaged lines.
 
 use super::{Entry, JOURNAL_VERSION, State};
-use nearpath_model::Change;
+use nearpath_model::{Change, Pending};
 use serde::{Deserialize, Serialize};
 
 /// A line of the file.
@@ -15,6 +15,9 @@ pub struct Record {
     /// For the start of a change: the change that it replaces when done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<u64>,
+    /// For the start of a change: if it is not decided yet whether it stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Pending>,
     pub event: Event,
 }
 
@@ -25,6 +28,8 @@ pub enum Event {
     Begin(Box<Change>),
     Done,
     Undone,
+    /// It is decided that the pending changes up to this one stay, or who decides from now on.
+    Decided(Option<Pending>),
 }
 
 impl Record {
@@ -131,16 +136,17 @@ impl Parsed {
         }
         let record: Record = serde_json::from_slice(line)
             .map_err(|error| Refusal::Damaged(format!("cannot parse it: {error}")))?;
-        let Record { id, time_s, boot, replaces, event, .. } = record;
+        let Record { id, time_s, boot, replaces, pending, event, .. } = record;
         self.last = self.last.max(id);
         match event {
             Event::Begin(change) => {
                 let change = change.with_snapshot_separated();
                 let state = State::Begun;
-                self.entries.push(Entry { id, time_s, boot, state, change, replaces });
+                self.entries.push(Entry { id, time_s, boot, state, change, replaces, pending });
             }
             Event::Done => done(&mut self.entries, id),
             Event::Undone => self.entries.retain(|entry| entry.id != id),
+            Event::Decided(pending) => decided(&mut self.entries, id, pending),
         }
         Ok(())
     }
@@ -154,6 +160,13 @@ pub fn done(entries: &mut Vec<Entry>, id: u64) {
         replaced = replaced.or(entry.replaces.take());
     }
     entries.retain(|entry| entry.id == id || Some(entry.id) != replaced);
+}
+
+/// Decides about the pending changes up to this one.
+pub fn decided(entries: &mut [Entry], id: u64, pending: Option<Pending>) {
+    for entry in entries.iter_mut().filter(|entry| entry.id <= id && entry.pending.is_some()) {
+        entry.pending = pending;
+    }
 }
 
 /// The fewest lines with the same result: undone changes are dropped, except that their numbers stay used.
@@ -172,12 +185,16 @@ pub fn compacted(
         // Before the others, as it would terminate them.
         let boot = boot.to_owned();
         let event = Event::Undone;
-        let number = Record { version, id: last, time_s: now_s, boot, replaces: None, event };
+        let (replaces, pending) = (None, None);
+        let number = Record { version, id: last, time_s: now_s, boot, replaces, pending, event };
         bytes.extend(number.line()?);
     }
     for entry in entries {
-        let Entry { id, time_s, ref boot, state, ref change, replaces } = *entry;
-        let record = |event| Record { version, id, time_s, boot: boot.clone(), replaces, event };
+        let Entry { id, time_s, ref boot, state, ref change, replaces, pending } = *entry;
+        let record = |event| {
+            let boot = boot.clone();
+            Record { version, id, time_s, boot, replaces, pending, event }
+        };
         bytes.extend(record(Event::Begin(Box::new(change.clone()))).line()?);
         if state == State::Done {
             bytes.extend(record(Event::Done).line()?);

@@ -27,7 +27,7 @@ fn entries_that_were_not_undone_are_read_back() {
     let folder = dir.path().join("made/for/it");
     assert_eq!(Journal::read(&folder).unwrap(), []);
     let mut journal = Journal::open(&folder, "boot").unwrap();
-    let ids: Vec<u64> = (80..83).map(|port| journal.begin(&change(port)).unwrap()).collect();
+    let ids: Vec<u64> = (80..83).map(|port| journal.begin(&change(port), None).unwrap()).collect();
     journal.done(ids[0]).unwrap();
     journal.done(ids[1]).unwrap();
     journal.undone(ids[0]).unwrap();
@@ -39,22 +39,22 @@ fn entries_that_were_not_undone_are_read_back() {
     // Numbers are not reused.
     drop(journal);
     let mut journal = Journal::open(&folder, "later").unwrap();
-    assert!(journal.begin(&change(84)).unwrap() > ids[2]);
+    assert!(journal.begin(&change(84), None).unwrap() > ids[2]);
 }
 
 #[test]
 fn a_line_cut_at_any_byte_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
-    Journal::open(dir.path(), "b").unwrap().begin(&change(80)).unwrap();
+    Journal::open(dir.path(), "b").unwrap().begin(&change(80), None).unwrap();
     let first = std::fs::read(&path).unwrap();
-    Journal::open(dir.path(), "b").unwrap().begin(&change(81)).unwrap();
+    Journal::open(dir.path(), "b").unwrap().begin(&change(81), None).unwrap();
     let both = std::fs::read(&path).unwrap();
     for cut in first.len()..both.len() {
         std::fs::write(&path, &both[..cut]).unwrap();
         assert_eq!(Journal::read(dir.path()).unwrap().len(), 1, "at {cut}");
         let mut journal = Journal::open(dir.path(), "b").unwrap();
-        assert_eq!(journal.begin(&change(81)).unwrap(), 2);
+        assert_eq!(journal.begin(&change(81), None).unwrap(), 2);
         drop(journal);
         assert_eq!(Journal::read(dir.path()).unwrap().len(), 2, "at {cut}");
     }
@@ -67,7 +67,7 @@ fn one_process_writes_at_a_time() {
     let error = Journal::open(dir.path(), "b").unwrap_err().to_string();
     assert!(error.contains("another nearpath is changing this host"), "{error}");
     // Reading still works.
-    first.begin(&change(80)).unwrap();
+    first.begin(&change(80), None).unwrap();
     assert_eq!(Journal::read(dir.path()).unwrap().len(), 1);
     drop(first);
     assert!(Journal::open(dir.path(), "b").is_ok());
@@ -99,7 +99,7 @@ fn unknown_versions_and_garbage_are_refused() {
 fn lines_of_three(folder: &Path) -> Vec<Vec<u8>> {
     let mut journal = Journal::open(folder, "b").unwrap();
     for port in 80..83 {
-        let id = journal.begin(&change(port)).unwrap();
+        let id = journal.begin(&change(port), None).unwrap();
         journal.done(id).unwrap();
     }
     let bytes = std::fs::read(folder.join(FILE)).unwrap();
@@ -129,7 +129,7 @@ fn a_damaged_last_line_is_ignored() {
         assert!(contents.warnings().concat().contains("damaged last line"), "{contents:?}");
         assert!(Journal::check(dir.path()).is_ok());
         let mut journal = Journal::open(dir.path(), "b").unwrap();
-        assert_eq!(journal.begin(&change(82)).unwrap(), 3);
+        assert_eq!(journal.begin(&change(82), None).unwrap(), 3);
         drop(journal);
         let contents = Journal::contents(dir.path()).unwrap();
         assert_eq!((contents.entries.len(), contents.torn), (3, None), "{damaged:?}");
@@ -154,7 +154,7 @@ fn a_damaged_line_before_others_hides_only_its_change() {
         assert!(contents.warnings().concat().contains(&said), "{:?}", contents.warnings());
         let mut journal = Journal::open(dir.path(), "b").unwrap();
         for error in
-            [Journal::check(dir.path()).unwrap_err(), journal.begin(&change(84)).unwrap_err()]
+            [Journal::check(dir.path()).unwrap_err(), journal.begin(&change(84), None).unwrap_err()]
         {
             assert!(error.to_string().contains(&said), "{error}");
         }
@@ -196,7 +196,7 @@ fn a_full_disk_leaves_complete_lines() {
         entries: vec![],
         damaged: vec![],
     };
-    let error = journal.begin(&change(80)).unwrap_err().to_string();
+    let error = journal.begin(&change(80), None).unwrap_err().to_string();
     assert!(error.contains("/dev/full") && error.contains("No space left"), "{error}");
     assert_eq!(journal.entries(), []);
 }
@@ -264,9 +264,9 @@ fn length(folder: &Path) -> u64 {
 fn undone_changes_are_dropped_eventually() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(dir.path(), "first").unwrap();
-    let kept = journal.begin(&change(80)).unwrap();
+    let kept = journal.begin(&change(80), None).unwrap();
     journal.done(kept).unwrap();
-    let begun = journal.begin(&change(81)).unwrap();
+    let begun = journal.begin(&change(81), None).unwrap();
     let entries = journal.entries().to_vec();
     drop(journal);
     let mut last = 0;
@@ -274,7 +274,7 @@ fn undone_changes_are_dropped_eventually() {
         // Reopened now and then, as by successive commands.
         let mut journal = Journal::open(dir.path(), "later").unwrap();
         for _ in 0..=round % 3 {
-            let id = journal.begin(&long_change(82)).unwrap();
+            let id = journal.begin(&long_change(82), None).unwrap();
             assert!(id > last && id > begun);
             journal.done(id).unwrap();
             journal.undone(id).unwrap();
@@ -293,7 +293,7 @@ fn numbers_are_not_reused_when_the_journal_is_empty() {
     let mut last = 0;
     for _ in 0..20 {
         let mut journal = Journal::open(dir.path(), "b").unwrap();
-        let id = journal.begin(&long_change(80)).unwrap();
+        let id = journal.begin(&long_change(80), None).unwrap();
         assert_eq!(id, last + 1);
         journal.undone(id).unwrap();
         last = id;
@@ -307,7 +307,7 @@ fn a_journal_of_many_changes_is_rarely_rewritten() {
     let mut journal = Journal::open(dir.path(), "b").unwrap();
     let mut files = std::collections::BTreeSet::new();
     for port in 0..400 {
-        let id = journal.begin(&Change { why: "x".repeat(1000), ..change(port) }).unwrap();
+        let id = journal.begin(&Change { why: "x".repeat(1000), ..change(port) }, None).unwrap();
         journal.done(id).unwrap();
         files.insert(std::fs::metadata(dir.path().join(FILE)).unwrap().ino());
     }
@@ -323,7 +323,7 @@ fn an_obstacle_to_compaction_is_removed_or_tolerated() {
     let rounds = |folder: &Path, wanted: std::ops::Range<u64>| {
         let mut journal = Journal::open(folder, "b").unwrap();
         for _ in 0..8 {
-            let id = journal.begin(&long_change(80)).unwrap();
+            let id = journal.begin(&long_change(80), None).unwrap();
             journal.undone(id).unwrap();
         }
         assert!(wanted.contains(&length(folder)), "{}", length(folder));
@@ -358,7 +358,7 @@ fn writers_alternate_while_files_are_replaced() {
                     Err(error) => panic!("{error}"),
                 }
             };
-            let id = journal.begin(&long_change(port)).unwrap();
+            let id = journal.begin(&long_change(port), None).unwrap();
             journal.done(id).unwrap();
             if round + 1 < EACH {
                 journal.undone(id).unwrap();
@@ -371,7 +371,7 @@ fn writers_alternate_while_files_are_replaced() {
     });
     let entries = Journal::read(dir.path()).unwrap();
     assert_eq!(entries.len(), 3);
-    let next = Journal::open(dir.path(), "b").unwrap().begin(&change(80)).unwrap();
+    let next = Journal::open(dir.path(), "b").unwrap().begin(&change(80), None).unwrap();
     assert_eq!(next, u64::from(3 * EACH) + 1, "each number once");
 }
 
@@ -387,7 +387,7 @@ proptest! {
     fn a_changed_byte_is_read_or_refused(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(dir.path(), "b").unwrap();
-        let id = journal.begin(&change(80)).unwrap();
+        let id = journal.begin(&change(80), None).unwrap();
         journal.done(id).unwrap();
         let mut bytes = std::fs::read(dir.path().join(FILE)).unwrap();
         let whole = parse(&bytes).unwrap().entries;

@@ -173,6 +173,7 @@ mod tests {
             boot: "b".into(),
             state: State::Done,
             replaces: None,
+            pending: None,
             change: Change {
                 target,
                 before: Value::Default,

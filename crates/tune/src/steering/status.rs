@@ -117,7 +117,15 @@ mod tests {
         group.sockets = sockets(&[1, 2]);
         let (id, tag, choices) = (7, "0101010101010101".to_owned(), vec![]);
         change.after = Value::Program(Program::Nearest { id, tag, choices });
-        Entry { id: 1, time_s: 5, boot: "now".into(), state: State::Done, change, replaces: None }
+        Entry {
+            id: 1,
+            time_s: 5,
+            boot: "now".into(),
+            state: State::Done,
+            change,
+            replaces: None,
+            pending: None,
+        }
     }
 
     fn sockets(inodes: &[u64]) -> Vec<GroupSocket> {

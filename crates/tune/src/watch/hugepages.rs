@@ -207,6 +207,7 @@ mod tests {
                 target: target.clone(),
             },
             replaces: None,
+            pending: None,
         };
         let made = entry("hugepages for new device 0000:5e:10.0 (vfio-pci) on node 1");
         assert_eq!(node_of(&made), Some(NodeId(1)));

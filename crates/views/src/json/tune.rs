@@ -3,7 +3,8 @@
 
 use crate::text::time_of_day;
 use nearpath_model::{
-    Change, ChangeState, ChangeStatus, Entry, MemoryMoved, Notice, Noticed, Outcome, Skipped,
+    Change, ChangeState, ChangeStatus, Entry, MemoryMoved, Notice, Noticed, Outcome, Pending,
+    Skipped,
 };
 use serde::Serialize;
 use std::fmt::Display;
@@ -94,6 +95,9 @@ pub struct JournalEntry {
     pub state: Option<ChangeState>,
     /// What there is to say about it.
     pub reason: Option<String>,
+    /// Who decides whether it stays, if that is not decided: `trial`, or `{"confirm_by": SECONDS SINCE 1970}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Pending>,
 }
 
 /// The document of how the changes of the journal stand.
@@ -109,6 +113,7 @@ pub fn journal(statuses: &[ChangeStatus]) -> JournalDocument {
             applied_at: iso(*time_s),
             state: status.state,
             reason: status.reason.clone(),
+            pending: status.entry.pending,
         }
     };
     JournalDocument { schema: SCHEMA, journal: statuses.iter().map(entry).collect() }

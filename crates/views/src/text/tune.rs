@@ -408,7 +408,15 @@ mod tests {
             persistence: Persistence::UntilReboot,
             snapshot: Vec::new(),
         };
-        Entry { id, time_s: 0, boot: "b".to_owned(), state: State::Done, change, replaces: None }
+        Entry {
+            id,
+            time_s: 0,
+            boot: "b".to_owned(),
+            state: State::Done,
+            change,
+            replaces: None,
+            pending: None,
+        }
     }
 
     #[test]

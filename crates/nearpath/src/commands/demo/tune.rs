@@ -5,6 +5,7 @@ use super::misplaced::report_load;
 use crate::demo::Demo;
 use crate::demo::memory::MemoryFolder;
 use crate::failure::{Failure, say};
+use crate::guardian::Asker;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::{Time, duration};
@@ -166,7 +167,8 @@ impl TuneArguments {
         };
         let meter = Meter::start(root, &host, measured)?;
         let boot = boot.to_owned();
-        let mut bench = Bench { root, executor, meter, interrupt, config, boot };
+        let asker = Asker::parent();
+        let mut bench = Bench { root, executor, meter, interrupt, asker, config, boot };
         let report = match bench.trial(ids, steps) {
             Ok(report) => Ok(report),
             Err(error) if interrupt.happened() => Err(format!("{error:#}")),

@@ -1,7 +1,9 @@
 //! `nearpath tune apply`: applies the changes of a plan, all or none.
 
+use super::confirm::ConfirmWithin;
 use super::plan::{MAX_FILE, PlanOptions};
 use crate::failure::{Failure, say};
+use crate::guardian::executor;
 use crate::output;
 use crate::source::Namespace;
 use anyhow::{Context, anyhow, bail};
@@ -55,6 +57,8 @@ pub struct Apply {
     /// Re-apply a plan from an earlier boot, as far as possible
     #[arg(long, requires = "plan", conflicts_with_all = ["dry_run", "force"])]
     boot: bool,
+    #[command(flatten)]
+    confirm_within: ConfirmWithin,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -94,9 +98,8 @@ impl Apply {
         if self.dry_run {
             return dry(steps, &live);
         }
-        let journal = Journal::open(&Journal::folder(), &boot)?;
-        let mut executor = Executor::new(journal, live);
-        Ok(executor.apply_steps(steps)?)
+        let executor = executor(&boot, live)?;
+        self.confirm_within.make(executor, |executor| executor.apply_steps(steps))
     }
 }
 
@@ -107,8 +110,7 @@ impl Apply {
             let boot = steering::boot(root)?;
             let AtBoot { steps, left_out } = plan.at_boot(&self.only, current_netns(root).inode)?;
             left_out.iter().for_each(|(id, reason)| say(&format!("{id}: skipped: {reason}")));
-            let journal = Journal::open(&Journal::folder(), &boot)?;
-            let mut executor = Executor::new(journal, Live::new());
+            let mut executor = executor(&boot, Live::new())?;
             executor.forget_lost(&boot)?;
             Ok::<_, anyhow::Error>(make_each(root, &mut executor, steps))
         })?;

@@ -3,6 +3,7 @@
 mod apply;
 mod check_dpvs;
 mod check_ovs;
+mod confirm;
 mod export;
 mod journal;
 mod plan;
@@ -11,6 +12,7 @@ mod trial;
 mod watch;
 
 pub(super) use apply::{plan_of, read, trials_of};
+pub(super) use confirm::ConfirmWithin;
 pub(super) use plan::PlanOptions;
 
 use crate::failure::Failure;
@@ -28,6 +30,7 @@ EXAMPLES
   nearpath tune apply plan.json                apply it
   nearpath tune apply --nic eth0 --dry-run     show what would be changed
   nearpath tune try --nic eth0 --port 443      A/B test; keep it if it helps
+  nearpath tune apply plan.json --confirm-within 2m    undo it then, unless 'tune confirm' is run
   nearpath tune status                         list changes and their current state
   nearpath tune verify                         the same as an exit status
   nearpath tune watch                          re-apply changes lost by interface resets
@@ -53,6 +56,11 @@ enum Action {
     Apply(apply::Apply),
     /// Test whether a plan helps (A/B), and keep it only if it does
     Try(Box<trial::Try>),
+    /// Keep changes that were applied with --confirm-within
+    Confirm(confirm::Confirm),
+    /// Undo changes when the process that made them ends without having decided that they stay
+    #[command(hide = true)]
+    Guard(confirm::Guard),
     /// List the changes made, and whether they are still in effect
     Status(journal::StatusArguments),
     /// Undo changes, most recent first
@@ -76,6 +84,8 @@ impl Tune {
             Action::Plan(plan) => plan.run(),
             Action::Apply(apply) => apply.run(),
             Action::Try(trial) => trial.run(),
+            Action::Confirm(confirm) => confirm.run(),
+            Action::Guard(guard) => guard.run(),
             Action::Status(status) => status.run(),
             Action::Rollback(rollback) => rollback.run(),
             Action::Verify(verify) => verify.run(),

@@ -2,10 +2,12 @@
 //! improves the metric.
 
 use super::apply::plan_of;
+use super::confirm::ConfirmWithin;
 use super::plan::PlanOptions;
 use crate::commands::bench::{Load, target, unescaped};
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
+use crate::guardian::{Asker, Guardian, executor};
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::duration;
@@ -16,7 +18,7 @@ use clap::Args;
 use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_instruments::stages::{NIC_RX, Options};
 use nearpath_model::{
-    CpuSet, Detail, Direction, Host, PathKind, Plan, TRIAL_SCHEMA, Thresholds, TrialReport,
+    CpuSet, Detail, Direction, Host, PathKind, Pending, Plan, TRIAL_SCHEMA, Thresholds, TrialReport,
 };
 use nearpath_trial::comparison::CYCLES_MIN;
 use nearpath_trial::latency::{
@@ -24,7 +26,7 @@ use nearpath_trial::latency::{
 };
 use nearpath_trial::live::{METRICS, Metric};
 use nearpath_trial::requests::RequestPlan;
-use nearpath_tune::{Executor, Journal, Live, steering};
+use nearpath_tune::{Live, steering};
 use nearpath_views::text;
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -104,6 +106,8 @@ pub struct Try {
     /// effect first, and keep those that help; corrected for the number of trials (Holm)
     #[arg(long)]
     each: bool,
+    #[command(flatten)]
+    confirm_within: ConfirmWithin,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -344,13 +348,15 @@ impl Try {
             probes,
             loads,
         };
-        let executor = Executor::new(Journal::open(&Journal::folder(), &boot)?, Live::new());
+        let executor = executor(&boot, Live::new())?.pending(Some(Pending::Trial));
         let meter = Meter::start(root, &host, measured)?;
-        let mut bench = Bench { root, executor, meter, interrupt, config, boot: boot.clone() };
+        let guardian = Guardian::start(Pending::Trial)?;
+        let (asker, boot) = (Asker::parent(), boot.clone());
+        let mut bench = Bench { root, executor, meter, interrupt, asker, config, boot };
         let mut done = Tried::default();
         let base = bench.executor.entries().last().map_or(0, |entry| entry.id);
         for changes in tried {
-            let steps = plan.steps(&changes, &boot, current_netns(root).inode)?;
+            let steps = plan.steps(&changes, &bench.boot, current_netns(root).inode)?;
             let ids = changes.join(", ");
             match bench.trial(changes, steps) {
                 Ok(report) => done.reports.push(report),
@@ -364,9 +370,12 @@ impl Try {
             }
         }
         if self.each {
+            let boot = bench.boot.clone();
             let steps = |ids: &[String]| plan.steps(ids, &boot, current_netns(root).inode);
             bench.keep_significant(base, &mut done.reports, &|ids| Ok(steps(ids)?))?;
         }
+        self.confirm_within.decide(&mut bench.executor)?;
+        guardian.finish()?;
         Ok(done)
     }
 

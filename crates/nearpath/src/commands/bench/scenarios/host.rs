@@ -1,14 +1,15 @@
 //! The host of the scenarios: the CPUs and memory near the NIC, and the plan of the full optimisation, which
 //! is applied only while its blocks are measured.
 
+use crate::guardian::{Guardian, executor};
 use anyhow::{Context, bail};
 use nearpath_diagnose::diagnose;
 use nearpath_host::{Root, Wanted, current_netns};
-use nearpath_model::{Change, CpuSet, Goal, Node, NodeId, Step, Sysctl, Target, Topology};
+use nearpath_model::{Change, CpuSet, Goal, Node, NodeId, Pending, Step, Sysctl, Target, Topology};
 use nearpath_trial::affinity;
 use nearpath_trial::scenarios::interface_of;
 use nearpath_tune::planners::{Request, plan};
-use nearpath_tune::{Executor, Journal, Live, steering};
+use nearpath_tune::{Executor, Live, steering};
 use std::net::IpAddr;
 
 /// What the application is bound to.
@@ -110,6 +111,7 @@ fn far(topology: &Topology, from: NodeId, allowed: &CpuSet) -> Option<(NodeId, C
 pub(super) struct Tuned {
     /// While they are applied: the journal is locked meanwhile.
     executor: Option<Executor<Live>>,
+    guardian: Option<Guardian>,
     steps: Vec<Step>,
     ids: Vec<String>,
     boot: String,
@@ -139,7 +141,7 @@ impl Tuned {
     }
 
     fn of(steps: Vec<Step>, ids: Vec<String>, boot: String) -> Self {
-        Self { executor: None, steps, ids, boot, base: 0 }
+        Self { executor: None, guardian: None, steps, ids, boot, base: 0 }
     }
 
     /// AutoNUMA on or off; nothing to change if it is.
@@ -184,8 +186,9 @@ impl Tuned {
         if self.steps.is_empty() {
             return Ok(());
         }
-        let journal = Journal::open(&Journal::folder(), &self.boot)?;
-        let executor = self.executor.insert(Executor::new(journal, Live::new()));
+        let executor = executor(&self.boot, Live::new())?.pending(Some(Pending::Trial));
+        self.guardian = Some(Guardian::start(Pending::Trial)?);
+        let executor = self.executor.insert(executor);
         self.base = executor.entries().last().map_or(0, |entry| entry.id);
         executor.apply_steps(self.steps.clone())?;
         Ok(())
@@ -198,7 +201,7 @@ impl Tuned {
             undone.with_context(|| format!("change {} could not be undone", entry.id))?;
         }
         self.executor = None;
-        Ok(())
+        self.guardian.take().map_or(Ok(()), Guardian::finish)
     }
 }
 
