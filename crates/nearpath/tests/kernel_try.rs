@@ -16,10 +16,11 @@ use rustix::thread::gettid;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const RPS: &str = "/sys/class/net/np1/queues/rx-0/rps_cpus";
@@ -99,6 +100,10 @@ impl Scene {
 
     /// `tune try` of a plan of these changes: id, target and new value of each.
     fn trial_of(&self, changes: &[(&str, &str, &str)], args: &[&str]) -> Child {
+        self.trial_with(self.changes(changes), args)
+    }
+
+    fn changes(&self, changes: &[(&str, &str, &str)]) -> Vec<Value> {
         let change = |&(id, target, after): &(&str, &str, &str)| {
             json!({
                 "id": id, "kind": "rps_cpus", "target": target, "after": after,
@@ -107,25 +112,20 @@ impl Scene {
                 "reboot": false, "optional": false,
             })
         };
-        let changes = self.inside(|| changes.iter().map(change).collect());
-        self.trial_with(changes, args)
-    }
-
-    /// `tune try` of a plan that turns RPS off, as the child of a shell.
-    fn trial_by_shell(&self, args: &[&str]) -> Child {
-        // The first one writes the plan.
-        self.trial(&["--only", "none"]).wait_with_output().unwrap();
-        let plan = self.state.path().join("plan.json");
-        let mut command = Command::new("sh");
-        command.env("NEARPATH_STATE_DIR", self.state.path()).stdin(Stdio::null());
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        command.args(["-c", r#""$@"; exit"#, "sh", env!("CARGO_BIN_EXE_nearpath"), "tune", "try"]);
-        command.arg(plan).args(["--dev", "np1", "--warm-up", "100ms"]).args(args);
-        self.inside(|| command.spawn().unwrap())
+        self.inside(|| changes.iter().map(change).collect())
     }
 
     /// `tune try` of a plan with these changes.
     fn trial_with(&self, changes: Vec<Value>, args: &[&str]) -> Child {
+        let plan = self.plan(changes);
+        let fixed = ["try", plan.to_str().unwrap(), "--json", "--dev", "np1", "--warm-up", "100ms"];
+        let args = [&fixed[..], args].concat();
+        let mut command = self.command(&args);
+        self.inside(|| command.spawn().unwrap())
+    }
+
+    /// The file of a plan with these changes.
+    fn plan(&self, changes: Vec<Value>) -> PathBuf {
         let plan = self.state.path().join("plan.json");
         let (boot, netns, made_ticks) = self.inside(|| {
             let root = Root::live();
@@ -138,10 +138,7 @@ impl Scene {
             "predicted": crossings, "notes": [], "changes": changes, "made_ticks": made_ticks,
         });
         std::fs::write(&plan, document.to_string()).unwrap();
-        let fixed = ["try", plan.to_str().unwrap(), "--json", "--dev", "np1", "--warm-up", "100ms"];
-        let args = [&fixed[..], args].concat();
-        let mut command = self.command(&args);
-        self.inside(|| command.spawn().unwrap())
+        plan
     }
 
     /// Waits until the plan of a trial is applied, which it is in every other block.
@@ -486,7 +483,12 @@ fn a_trial_that_is_killed_or_whose_parent_is_lost_leaves_nothing() {
     is_undone(&scene);
 
     // A shell that does not pass on a signal, as over a connection that was lost.
-    let mut shell = scene.trial_by_shell(&args);
+    let mut shell = Command::new("sh");
+    shell.env("NEARPATH_STATE_DIR", scene.state.path()).stdin(Stdio::null());
+    shell.stdout(Stdio::null()).stderr(Stdio::null());
+    shell.args(["-c", r#""$@"; exit"#, "sh", env!("CARGO_BIN_EXE_nearpath"), "tune", "try"]);
+    shell.arg(scene.plan(scene.changes(&[WITHOUT_RPS]))).args(["--dev", "np1"]).args(args);
+    let mut shell = scene.inside(|| shell.spawn().unwrap());
     while scene.rps() != "0" {
         assert!(shell.try_wait().unwrap().is_none());
         thread::yield_now();
@@ -494,6 +496,22 @@ fn a_trial_that_is_killed_or_whose_parent_is_lost_leaves_nothing() {
     shell.kill().unwrap();
     shell.wait().unwrap();
     is_undone(&scene);
+}
+
+#[test]
+fn the_host_is_measured_before_the_plan_is_applied() {
+    let Some(scene) = Scene::new() else { return };
+    let block = Duration::from_secs(3);
+    let plan = scene.plan(scene.changes(&[WITHOUT_RPS]));
+    // The time to settle is measured, for which the plan is applied.
+    let args = ["try", plan.to_str().unwrap(), "--dev", "np1", "--metric", "mean", "--block", "3s"];
+    let mut command = scene.command(&args);
+    let began = Instant::now();
+    let trial = scene.in_force(scene.inside(|| command.spawn().unwrap()));
+    assert!(began.elapsed() >= block, "applied after {:?}", began.elapsed());
+    kill_process(Pid::from_child(&trial), Signal::TERM).unwrap();
+    assert_eq!(trial.wait_with_output().unwrap().status.code(), Some(1));
+    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
 }
 
 /// Where a thread of this process may run; `None` once it has ended.

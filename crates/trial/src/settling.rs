@@ -2,7 +2,7 @@
 //! which the windows no longer differ from the last ones.
 //!
 //! Half a second is too long for a CPU mask and too short for a congestion window, a moved page or irqbalance: so it is
-//! measured, once per trial, in both directions.
+//! measured at the first switch of each kind.
 
 use std::time::Duration;
 

@@ -205,7 +205,7 @@ impl Switched<'_, '_> {
         let config = self.bench().config;
         let orders = Order::random(config.cycles, seed);
         self.apply_one_way()?;
-        self.prepare(2 * config.cycles)?;
+        self.prepare(2 * config.cycles);
         let (progress, began) = (Progress::new(config.time()), Instant::now());
         let blocks = 4 * orders.len();
         let outcome = experiment::run(self, &orders, |done| {
@@ -231,7 +231,7 @@ impl Switched<'_, '_> {
     fn once(&mut self) -> anyhow::Result<Compared> {
         let config = self.bench().config;
         let blocks = config.blocks_once();
-        self.prepare(blocks)?;
+        self.prepare(blocks);
         let (progress, began) = (Progress::new(config.time()), Instant::now());
         let Once { before, after, stopped } = experiment::run_once(self, blocks, |done| {
             progress.show(began.elapsed(), &format!("block {done} of {}", 2 * blocks));

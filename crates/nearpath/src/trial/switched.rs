@@ -35,12 +35,21 @@ pub(super) struct Switched<'b, 'a> {
     with: bool,
     block: Duration,
     settling: Duration,
+    /// The switches after which the time to settle was measured.
+    settled: Vec<Switch>,
     /// Number of blocks whose packets are pooled.
     pooled: usize,
     /// Hops in the blocks without the plan and with it, if packets are observed.
     hops: [Vec<Hops>; 2],
     /// The latencies of each block, in order.
     latencies: Vec<Option<Buckets>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Switch {
+    On,
+    Off,
+    Placebo,
 }
 
 /// The last change in the journal.
@@ -64,6 +73,7 @@ impl<'b, 'a> Switched<'b, 'a> {
             with: false,
             block,
             settling,
+            settled: Vec::new(),
             pooled: 1,
             hops,
             latencies,
@@ -102,42 +112,28 @@ impl<'b, 'a> Switched<'b, 'a> {
         tail(&pools.map(|pool| pool.into_iter().collect()))
     }
 
-    /// Before the first block: `pooled` blocks of a side are one distribution. Measures how long the host takes to
-    /// settle, unless that is given.
-    pub(super) fn prepare(&mut self, pooled: usize) -> anyhow::Result<()> {
+    /// Before the first block: `pooled` blocks of a side are one distribution.
+    pub(super) fn prepare(&mut self, pooled: usize) {
         self.pooled = pooled;
-        if self.bench.config.settling.is_some() {
-            return Ok(());
-        }
-        let mut longest = Duration::ZERO;
-        // What a plan that interrupts traffic does to it is seen when it is applied, once.
-        let disrupts = self.steps.iter().any(|step| step.change.target.disrupts().is_some());
-        for with in if disrupts { &[][..] } else { &[true, false] } {
-            if *with {
-                self.apply()?
-            } else {
-                self.undo()?
-            }
-            longest = longest.max(self.settled_after()?);
-        }
-        self.settling = with_reserve(longest, SETTLING_MIN);
         let places_irqs = |step: &Step| step.change.target.kind() == "irq_affinity";
-        if self.bench.config.irqbalance && self.steps.iter().any(places_irqs) {
-            self.settling = self.settling.max(IRQBALANCE);
+        let config = self.bench.config;
+        if config.settling.is_none() && config.irqbalance && self.steps.iter().any(places_irqs) {
+            self.settling = IRQBALANCE;
         }
-        Ok(())
     }
 
-    /// How long after now the metric no longer changes.
+    /// How long after now the metric no longer changes, and links that the switch has interrupted are back.
     fn settled_after(&mut self) -> anyhow::Result<Duration> {
-        let mut settling = Settling::default();
+        let (mut settling, mut back_after) = (Settling::default(), Duration::ZERO);
         let began = Instant::now();
         self.bench.meter.begin(self.bench.root)?;
         while began.elapsed() < SETTLING_MAX {
             self.wait(WINDOW)?;
             settling.push(self.bench.meter.window(self.bench.root)?);
-            if let Some(windows) = settling.settled() {
-                return Ok(WINDOW * u32::try_from(windows).unwrap_or(u32::MAX));
+            if self.bench.meter.links().lost(self.bench.root).is_some() {
+                (settling, back_after) = (Settling::default(), began.elapsed());
+            } else if let Some(windows) = settling.settled() {
+                return Ok(back_after + WINDOW * u32::try_from(windows).unwrap_or(u32::MAX));
             }
         }
         Ok(SETTLING_MAX)
@@ -195,17 +191,23 @@ impl<'b, 'a> Switched<'b, 'a> {
         Ok(())
     }
 
-    /// Waits until the host has settled and links that the switch has interrupted are back, for a while.
-    fn settle(&mut self) -> anyhow::Result<()> {
-        self.wait(self.settling)?;
+    /// Waits until the host has settled after a switch and links that it has interrupted are back, for a while. The first
+    /// switch of each kind shows how long that takes, unless it is given.
+    fn settle(&mut self, switch: Switch) -> anyhow::Result<()> {
         let began = Instant::now();
-        while began.elapsed() < LINK_RESTART {
-            if self.bench.meter.links().lost(self.bench.root).is_none() {
-                break;
-            }
-            self.wait(LOOK)?;
+        if self.bench.config.settling.is_none() && !self.settled.contains(&switch) {
+            self.settled.push(switch);
+            let measured = with_reserve(self.settled_after()?, SETTLING_MIN);
+            self.settling = self.settling.max(measured);
         }
-        Ok(())
+        loop {
+            let left = self.settling.saturating_sub(began.elapsed());
+            let is_lost = self.bench.meter.links().lost(self.bench.root).is_some();
+            if left.is_zero() && (!is_lost || began.elapsed() >= LINK_RESTART) {
+                return Ok(());
+            }
+            self.wait(if left.is_zero() { LOOK } else { left })?;
+        }
     }
 
     /// Waits for the end of a block, or for harm.
@@ -243,17 +245,17 @@ impl Experiment for Switched<'_, '_> {
             return Ok(());
         }
         if with {
-            self.apply()?
-        } else {
-            self.undo()?
+            self.apply()?;
+            return self.settle(Switch::On);
         }
-        self.settle()
+        self.undo()?;
+        self.settle(Switch::Off)
     }
 
     fn placebo(&mut self) -> anyhow::Result<()> {
         self.apply()?;
         self.undo()?;
-        self.settle()
+        self.settle(Switch::Placebo)
     }
 
     fn block(&mut self) -> anyhow::Result<Result<Block, String>> {
