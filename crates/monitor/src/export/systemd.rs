@@ -50,8 +50,11 @@ UMask=0077
 IPAddressDeny=any
 IPAddressAllow=localhost
 SystemCallArchitectures=native
-SystemCallFilter=@system-service bpf perf_event_open setns
+SystemCallFilter=@system-service
 SystemCallFilter=~@privileged @resources
+SystemCallFilter=bpf capset fsconfig fsmount fsopen perf_event_open setns
+# A newer C library may try others: a refusal is no reason to end.
+SystemCallErrorNumber=EPERM
 
 [Install]
 WantedBy=multi-user.target

@@ -89,6 +89,10 @@ pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
         std::thread::scope(|scope| {
             // Whatever happens, all threads end.
             let _ends = Ends(&stop);
+            start(scope, context)?;
+            // Who connects before there is anything to serve waits.
+            let mut ticks = Ticks::new(context);
+            ticks.tick();
             let accept = Builder::new().name("accept".to_owned());
             let (stop, server) = (&stop, &server);
             accept.spawn_scoped(scope, move || {
@@ -103,10 +107,9 @@ pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
                     (context.say)(&format!("cannot serve: {error}"));
                 }
             })?;
-            start(scope, context)?;
             let scheme = if is_encrypted { "https" } else { "http" };
             (outside.say)(&format!("serving {scheme}://{address}/metrics; Ctrl-C stops"));
-            tick_until_signal(context, outside);
+            tick_until_signal(ticks, outside);
             Ok(())
         })
     })
@@ -135,7 +138,9 @@ pub fn record(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError>
             let folder = config.record.as_ref().map(|settings| settings.folder.display());
             let folder = folder.map_or_else(String::new, |folder| folder.to_string());
             (outside.say)(&format!("recording to {folder}; Ctrl-C stops"));
-            tick_until_signal(context, outside);
+            let mut ticks = Ticks::new(context);
+            ticks.tick();
+            tick_until_signal(ticks, outside);
             Ok(())
         })
     })
@@ -173,17 +178,15 @@ pub fn watch<R>(
     })
 }
 
-fn tick_until_signal(context: Context<'_>, outside: Outside<'_>) {
+fn tick_until_signal(mut ticks: Ticks<'_>, outside: Outside<'_>) {
     let notify = Notify::new();
-    let mut daemon = Ticks::new(context);
+    let interval = ticks.context.config.interval;
     notify.send("READY=1\nSTATUS=observing");
-    loop {
-        let began = Instant::now();
-        daemon.tick();
+    let mut began = Instant::now();
+    while !(outside.wait)(interval.saturating_sub(began.elapsed())) {
+        began = Instant::now();
+        ticks.tick();
         notify.send("WATCHDOG=1");
-        if (outside.wait)(context.config.interval.saturating_sub(began.elapsed())) {
-            break;
-        }
     }
     notify.send("STOPPING=1");
 }
