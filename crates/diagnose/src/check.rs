@@ -2,7 +2,7 @@
 //! to what could not be checked.
 
 use crate::Context;
-use nearpath_model::Finding;
+use nearpath_model::{Finding, Whose};
 
 /// A check, one for each file of `checks/`.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +14,8 @@ pub struct Check {
     /// Checks whose findings may be the cause of this one's: a finding about the same thing is then a symptom of
     /// theirs.
     pub explained_by: &'static [&'static str],
+    /// Who can do something about its findings, unless they say otherwise.
+    pub whose: Whose,
     /// The check itself; [`Check::check`] runs it.
     pub(crate) run: fn(&Context<'_>) -> CheckOutcome,
 }
@@ -25,7 +27,7 @@ impl Check {
         looks_at: &'static str,
         run: fn(&Context<'_>) -> CheckOutcome,
     ) -> Self {
-        Self { name, looks_at, explained_by: &[], run }
+        Self { name, looks_at, explained_by: &[], whose: Whose::Host, run }
     }
 
     /// Names the checks whose findings may be the cause of this one's.
@@ -33,11 +35,19 @@ impl Check {
         Self { explained_by: causes, ..self }
     }
 
+    /// Says who can do something about its findings.
+    pub(crate) const fn of(self, whose: Whose) -> Self {
+        Self { whose, ..self }
+    }
+
     /// Runs the check. Findings get its name, and changes that would change nothing go.
     pub fn check(&self, context: &Context<'_>) -> CheckOutcome {
         let mut outcome = (self.run)(context);
         for finding in &mut outcome.findings {
             self.name.clone_into(&mut finding.check);
+            if finding.whose == Whose::Host {
+                finding.whose = self.whose;
+            }
             finding.changes.retain(|change| change.before.as_ref() != Some(&change.after));
         }
         outcome

@@ -69,12 +69,36 @@ pub struct Finding {
     /// Findings of other checks that this one explains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub symptoms: Vec<Finding>,
+    /// Who can do something about it.
+    #[serde(default)]
+    pub whose: Whose,
     /// Changes that would fix it, in the order in which to make them; one marked as an alternative replaces
     /// those that are not.
     pub changes: Vec<ProposedChange>,
     /// Shell commands that would fix it and that nearpath does not run itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub manual: Vec<String>,
+}
+
+/// Who can do something about a finding.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Whose {
+    /// Who configures this host.
+    #[default]
+    Host,
+    /// The application: what it does between two packets, how long it holds a lock.
+    Application,
+    /// The other end of the connections.
+    Peer,
+    /// The network in between.
+    Network,
+    /// The hypervisor.
+    Hypervisor,
+    /// Whoever has set a quota.
+    Quota,
+    /// Whoever has configured a shaper or a queueing discipline.
+    Shaper,
 }
 
 /// What a finding is about.
@@ -169,6 +193,7 @@ impl Finding {
             cost: FindingCost::default(),
             subjects: Vec::new(),
             symptoms: Vec::new(),
+            whose: Whose::default(),
             changes: Vec::new(),
             manual: Vec::new(),
         }
@@ -187,6 +212,13 @@ impl Finding {
         self.cost.share_percent =
             share.filter(|s| s.is_finite()).map(|s| s.clamp(0.0, 1.0) * 100.0);
         self.cost.share_of = of.into();
+        self
+    }
+
+    /// Sets who can do something about it.
+    #[must_use]
+    pub fn of(mut self, whose: Whose) -> Self {
+        self.whose = whose;
         self
     }
 

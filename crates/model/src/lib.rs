@@ -15,6 +15,7 @@ mod dpvs;
 pub mod drops;
 pub mod eal;
 mod finding;
+pub mod fix;
 pub mod fleet;
 pub mod frame;
 pub mod histogram;

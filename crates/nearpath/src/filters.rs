@@ -8,7 +8,7 @@ use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use nearpath_instruments::{Device, Filter};
-use nearpath_model::{Direction, Host, Nic, Protocol};
+use nearpath_model::{Direction, Host, Nic, Protocol, shell};
 
 use nearpath_views::text::printable;
 use std::net::IpAddr;
@@ -65,6 +65,11 @@ enum DirectionArg {
     Both,
 }
 
+/// The name of a value on the command line.
+fn name<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 impl Filters {
     /// Received or sent packets, of an interface and a port if given.
     pub fn one_way(direction: Direction, dev: Option<String>, port: Option<u16>) -> Self {
@@ -78,6 +83,28 @@ impl Filters {
     /// Whether any packet is excluded.
     pub fn is_set(&self) -> bool {
         *self != Self::default()
+    }
+
+    /// The options as on the command line, each after a space.
+    pub fn words(&self) -> String {
+        let text = |net: &Option<IpNet>| net.map(|net| net.to_string());
+        let direction = (self.direction != DirectionArg::Both).then(|| name(&self.direction));
+        let options = [
+            ("--dev", self.dev.as_deref().map(|name| shell::word(name).to_string())),
+            ("--proto", self.proto.as_ref().map(name)),
+            ("--src", text(&self.src)),
+            ("--dst", text(&self.dst)),
+            ("--host", text(&self.host)),
+            ("--sport", self.sport.map(|port| port.to_string())),
+            ("--dport", self.dport.map(|port| port.to_string())),
+            ("--port", self.port.map(|port| port.to_string())),
+            ("--direction", direction),
+            ("--sample", self.sample.map(|n| format!("1/{n}"))),
+        ];
+        options
+            .into_iter()
+            .filter_map(|(name, value)| Some(format!(" {name} {}", value?)))
+            .collect()
     }
 
     /// The filter for the instrument. `host` was read in the observed namespace; `netns` is its inode if only

@@ -324,6 +324,11 @@ impl Progress {
         Self { bar }
     }
 
+    /// Whether nobody sees it.
+    pub fn is_hidden(&self) -> bool {
+        self.bar.is_hidden()
+    }
+
     /// All programs are attached.
     fn begin(&self, duration: Duration) {
         if self.bar.is_hidden() {

@@ -22,4 +22,5 @@ pub mod paths;
 pub mod process;
 pub mod requests;
 pub mod scenarios;
+pub mod sequential;
 pub mod settling;

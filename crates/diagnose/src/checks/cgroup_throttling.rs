@@ -12,7 +12,8 @@ use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{Cgroup, Finding, shell};
 
 pub(super) const CHECK: Check =
-    Check::new("cgroup_throttling", "readers that a quota of CPU time stops", run);
+    Check::new("cgroup_throttling", "readers that a quota of CPU time stops", run)
+        .of(nearpath_model::Whose::Quota);
 
 /// Share of periods with a stop from which readers are late often.
 const OFTEN: f64 = 0.01;

@@ -9,7 +9,8 @@ use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{CpuSet, Finding, Subject};
 
 pub(super) const CHECK: Check =
-    Check::new("cpu_steal", "time that the hypervisor took from this guest's CPUs", run);
+    Check::new("cpu_steal", "time that the hypervisor took from this guest's CPUs", run)
+        .of(nearpath_model::Whose::Hypervisor);
 
 /// Share of a CPU's time from which packets on it are likely to be late.
 const NOTABLE: f64 = 0.05;

@@ -12,7 +12,8 @@ use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{CounterKind, Finding, Nic, NicKind, Subject};
 
 pub(super) const CHECK: Check =
-    Check::new("pause_frames", "links held by pause frames or priority flow control", run);
+    Check::new("pause_frames", "links held by pause frames or priority flow control", run)
+        .of(nearpath_model::Whose::Network);
 
 /// Frames in each second from which packets wait often: each holds the link for up to 3.4 ms at 10 Gbit/s.
 const MANY_PER_S: f64 = 10.0;

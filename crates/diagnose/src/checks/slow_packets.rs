@@ -11,7 +11,7 @@ use crate::severity::LATE_NS;
 use crate::{Check, CheckOutcome, Context, readers, severity, text};
 use nearpath_model::{
     CpuSet, Culprit, Finding, IrqNumber, Measurement, Outlier, Proposal, ProposedChange,
-    SettingFile, Severity, Share, ShareKind, Subject,
+    SettingFile, Severity, Share, ShareKind, Subject, Whose,
 };
 use std::collections::BTreeSet;
 
@@ -193,6 +193,7 @@ fn finding(
     };
     let seconds = cause.ns as f64 / 1e9 / observed_s.max(f64::MIN_POSITIVE);
     let mut finding = Finding::new(severity, title)
+        .of(whose(cause.share, is_reader))
         .share(Some(share), "the time of slow packets")
         .evidence(format!(
             "{} of the {} that {} took: {} {doing}.",
@@ -250,6 +251,20 @@ fn finding(
         finding.changes.extend(cause.who.as_ref().and_then(|who| change(context, who, &cpus)));
     }
     Some(finding)
+}
+
+/// Who can do something about a cause.
+fn whose(share: ShareKind, is_reader: bool) -> Whose {
+    match share {
+        _ if is_reader => Whose::Application,
+        ShareKind::Asleep | ShareKind::SocketLocked => Whose::Application,
+        ShareKind::Throttled => Whose::Quota,
+        ShareKind::Qdisc => Whose::Shaper,
+        ShareKind::TcpGap => Whose::Network,
+        ShareKind::Stolen => Whose::Hypervisor,
+        ShareKind::SocketFull => Whose::Peer,
+        _ => Whose::Host,
+    }
 }
 
 /// What a reader did, and what to do about it.

@@ -20,7 +20,8 @@ pub(super) const CHECK: Check = Check::new(
     "tcp_mss_mismatch",
     "connections whose segments are much smaller than their path or interface allows",
     run,
-);
+)
+.of(nearpath_model::Whose::Network);
 
 /// Smaller than this part of what could be is no tunnel's header, but another kind of path.
 const FAR_BELOW: f64 = 0.75;

@@ -16,6 +16,7 @@ use nearpath_model::{Finding, Severity, Subject};
 
 pub(super) const CHECK: Check =
     Check::new("tcp_reader", "connections that wait for an application to read", run)
+        .of(nearpath_model::Whose::Application)
         .explained_by(&["slow_packets"]);
 
 fn run(context: &Context<'_>) -> CheckOutcome {

@@ -14,7 +14,8 @@ use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::tcp::{TcpConnection, TcpMeasurement};
 use nearpath_model::{Finding, Severity};
 
-pub(super) const CHECK: Check = Check::new("tcp_retransmissions", "TCP segments sent again", run);
+pub(super) const CHECK: Check = Check::new("tcp_retransmissions", "TCP segments sent again", run)
+    .of(nearpath_model::Whose::Network);
 
 /// Fewer are common on any path that is longer than a cable.
 const FLOOR: f64 = 1e-3;

@@ -21,6 +21,7 @@ use nearpath_model::{Direction, Finding, Measurement, Severity, Span, Subject};
 
 pub(super) const CHECK: Check =
     Check::new("tcp_rtt_variance", "connections whose round-trip time varies", run)
+        .of(nearpath_model::Whose::Network)
         .explained_by(&["slow_packets", "latency_tail", "ksoftirqd_starved"]);
 
 /// A mean deviation below this is of no interest, whatever the minimum: wireless links vary as much.

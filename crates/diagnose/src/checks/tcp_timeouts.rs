@@ -15,7 +15,8 @@ use nearpath_model::tcp::{TcpConnection, TcpMeasurement, TcpState};
 use nearpath_model::{Finding, Severity};
 
 pub(super) const CHECK: Check =
-    Check::new("tcp_timeouts", "connections that waited for retransmission timeouts", run);
+    Check::new("tcp_timeouts", "connections that waited for retransmission timeouts", run)
+        .of(nearpath_model::Whose::Network);
 
 /// Fewer are not worth a word: one connection whose peer is gone has as many in ten seconds.
 const FLOOR: u64 = 10;

@@ -17,7 +17,8 @@ use nearpath_model::tcp::{TcpConnection, TcpLimit};
 use nearpath_model::{Finding, ProposedChange, Severity, Sysctl};
 
 pub(super) const CHECK: Check =
-    Check::new("tcp_unsent_data", "send queues that hold seconds of data", run);
+    Check::new("tcp_unsent_data", "send queues that hold seconds of data", run)
+        .of(nearpath_model::Whose::Application);
 
 const LOWAT: Sysctl = Sysctl::TcpNotsentLowat;
 /// The least that is proposed, and the most.

@@ -13,6 +13,7 @@ use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{Finding, PollingPort, PollingProcess, PollingWorker, Subject};
 
 pub(super) const CHECK: Check = Check::new("worker_saturated", "workers without idle time", run)
+    .of(nearpath_model::Whose::Application)
     .explained_by(&["worker_missed", "worker_smt"]);
 
 /// Busy share in percent from which on nothing is left.

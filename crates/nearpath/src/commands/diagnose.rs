@@ -135,7 +135,8 @@ impl Diagnose {
             // A plan for another host cannot be tried here.
             let netns = self.looking.netns();
             let netns = netns.map(|netns| format!(" --netns {}", word(&netns)));
-            let next = live.then(|| format!("nearpath tune try{}", netns.unwrap_or_default()));
+            let filters = self.looking.filters.words();
+            let next = live.then(|| format!("nearpath fix{filters}{}", netns.unwrap_or_default()));
             output::text(&self.verbose.diagnosis(&diagnosis, next.as_deref()))
         };
         let found = match diagnosis.findings.iter().map(|finding| finding.severity).max() {
@@ -166,7 +167,7 @@ impl Looking {
     }
 
     /// Whether the running host is measured.
-    fn is_live(&self) -> bool {
+    pub(super) fn is_live(&self) -> bool {
         self.source.is_live() && self.evidence.is_empty()
     }
 
@@ -182,6 +183,19 @@ impl Looking {
             Some(netns) => diagnosis.in_netns(&netns),
             None => diagnosis,
         })
+    }
+
+    /// Runs in the namespace that is diagnosed.
+    pub(super) fn in_namespace<T: Send>(
+        &self,
+        run: impl FnOnce(&Root) -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        self.source.namespace().read(run)
+    }
+
+    /// The filter of its packets.
+    pub(super) fn filter(&self, host: &Host) -> anyhow::Result<Filter> {
+        self.filters.resolve(host, self.source.netns_inode()?)
     }
 
     /// The host, read again.
@@ -209,7 +223,7 @@ impl Looking {
         })
     }
 
-    fn live<'a>(
+    pub(super) fn live<'a>(
         &self,
         root: &'a Root,
         instrument: &mut Option<Together<'a>>,

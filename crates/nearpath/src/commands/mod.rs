@@ -4,6 +4,7 @@ mod bench;
 mod completions;
 mod demo;
 mod diagnose;
+mod fix;
 mod fleet;
 mod man_pages;
 mod measure;
@@ -24,6 +25,8 @@ use clap::Subcommand;
 pub enum Command {
     /// Report what is wrong with a host's packet path, and what would fix it
     Diagnose(diagnose::Diagnose),
+    /// Find what makes packets late, change it, prove that it helped, and undo what did not
+    Fix(Box<fix::Fix>),
     /// Measure where packets spend their time, and on which CPUs
     Measure(measure::Measure),
     /// Observe all the time, and serve metrics and findings to Prometheus
@@ -68,6 +71,7 @@ pub enum Command {
 pub(crate) fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Diagnose(diagnose) => diagnose.run(),
+        Command::Fix(fix) => fix.run(),
         Command::Measure(measure) => measure.run(),
         Command::Monitor(monitor) => monitor.run(),
         Command::Record(record) => record.run(),

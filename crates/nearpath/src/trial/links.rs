@@ -1,7 +1,7 @@
 //! The interfaces of a trial, watched while a block runs: a link that is lost, and errors and drops that become many,
 //! stop it at once instead of at the end of the block.
 
-use nearpath_host::Root;
+use nearpath_host::{Root, read_nstat};
 use nearpath_trial::live::Interfaces;
 
 /// Errors or drops below this number are not many.
@@ -96,6 +96,39 @@ impl Links {
                 all.drops.wrapping_add(sum(&["rx_dropped", "tx_dropped", "rx_missed_errors"])?);
         }
         Some(all)
+    }
+}
+
+/// Packets that this namespace and its CPUs have lost, in total: by interfaces, backlogs, full socket buffers and full
+/// queues of connections. A counter that cannot be read counts nothing.
+pub(super) struct Losses(u64);
+
+/// Their names in nstat(8).
+const LOST: [&str; 8] = [
+    "UdpRcvbufErrors",
+    "Udp6RcvbufErrors",
+    "TcpExtListenDrops",
+    "TcpExtTCPBacklogDrop",
+    "TcpExtTCPRcvQDrop",
+    "TcpExtRcvPruned",
+    "IpReasmFails",
+    "TcpExtTCPReqQFullDrop",
+];
+
+impl Losses {
+    pub(super) fn read(root: &Root) -> Self {
+        let counters = read_nstat(root).unwrap_or_default();
+        let protocols: u64 = LOST.iter().filter_map(|name| counters.get(*name)).sum();
+        let names = root.list("/sys/class/net").unwrap_or_default();
+        let names = names.into_iter().map(|entry| entry.name).collect();
+        let links = Links { up: Vec::new(), names, worst_shares: [0.0; 2], began: None };
+        let interfaces = links.read(root).unwrap_or_default();
+        Self(protocols.wrapping_add(interfaces.drops).wrapping_add(interfaces.errors))
+    }
+
+    /// Those since an earlier reading.
+    pub(super) fn since(&self, before: &Self) -> u64 {
+        self.0.saturating_sub(before.0)
     }
 }
 

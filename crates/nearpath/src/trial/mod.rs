@@ -6,9 +6,11 @@
 
 mod links;
 mod meter;
+mod pairs;
 mod switched;
 
 pub use meter::{Measured, Meter, ProbePlan};
+pub use pairs::{Decided, FIGURES, Until};
 
 use crate::failure::say;
 use crate::guardian::Asker;

@@ -99,6 +99,11 @@ impl<'b, 'a> Switched<'b, 'a> {
         &self.hops
     }
 
+    /// The latencies of the last block.
+    pub(super) fn last_latencies(&self) -> Option<Buckets> {
+        self.latencies.last().cloned().flatten()
+    }
+
     /// The tail of the blocks, whose side `sides` gives in order; `None` for those of neither.
     pub(super) fn tail(&self, sides: impl Iterator<Item = Option<bool>>) -> Option<Tail> {
         let mut pools = [BTreeMap::new(), BTreeMap::new()];

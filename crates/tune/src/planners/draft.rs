@@ -86,6 +86,11 @@ impl Draft {
         self.targets().any(|its| its == target)
     }
 
+    /// The changes so far.
+    pub fn changes(&self) -> impl Iterator<Item = &PlannedChange> {
+        self.changes.iter()
+    }
+
     /// The targets of the changes so far.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
         self.changes.iter().map(|change| &change.target)

@@ -33,6 +33,7 @@ mod predict;
 mod priority;
 mod priority_egress;
 mod priority_xdp;
+mod proposals;
 mod reasons;
 mod reuseport;
 mod rings_and_coalescing;
@@ -106,6 +107,7 @@ pub const PLANNERS: &[Planner] = &[
     command_line::PLANNER,
     power::PLANNER,
     irqbalance::PLANNER,
+    proposals::PLANNER,
     reasons::PLANNER,
 ];
 

@@ -62,6 +62,8 @@ pub struct Request {
     pub boot_parameters: Vec<BootParameter>,
     /// Sysctls, by dotted name, and their wanted values.
     pub sysctls: Vec<(String, String)>,
+    /// The processes that findings propose to move.
+    pub named: Vec<Workload>,
     /// State of the running system that is not part of the host's facts.
     pub system: System,
 }

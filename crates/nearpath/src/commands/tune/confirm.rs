@@ -64,6 +64,11 @@ pub struct ConfirmWithin {
 }
 
 impl ConfirmWithin {
+    /// Whether that is requested.
+    pub(in crate::commands) fn is_given(&self) -> bool {
+        self.confirm_within.is_some()
+    }
+
     fn pending(&self) -> Option<Pending> {
         // Whole seconds, and not less than asked for.
         self.confirm_within.map(|time| Pending::ConfirmBy(now_s() + time.as_secs().max(1)))
@@ -92,7 +97,7 @@ impl ConfirmWithin {
     ///
     /// # Errors
     /// The journal cannot be written, or no process can be started that would undo them.
-    pub(super) fn decide(&self, executor: &mut Executor<Live>) -> anyhow::Result<()> {
+    pub(in crate::commands) fn decide(&self, executor: &mut Executor<Live>) -> anyhow::Result<()> {
         let pending = self.pending();
         let nothing = executor.entries().iter().all(|entry| entry.pending.is_none());
         let guardian = pending.filter(|_| !nothing).map(Guardian::start).transpose()?;

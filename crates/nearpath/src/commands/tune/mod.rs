@@ -13,7 +13,7 @@ mod watch;
 
 pub(super) use apply::{plan_of, read, trials_of};
 pub(super) use confirm::ConfirmWithin;
-pub(super) use plan::PlanOptions;
+pub(super) use plan::{PlanOptions, plan_of_findings};
 
 use crate::failure::Failure;
 use clap::{Args, Subcommand};

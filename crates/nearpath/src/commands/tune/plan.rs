@@ -9,9 +9,10 @@ use crate::source::Source;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use nearpath_diagnose::diagnose;
-use nearpath_host::{Root, Wanted, current_netns, unit_of_cgroup};
+use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns, unit_of_cgroup};
 use nearpath_model::{
-    CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, SocketOwner, TrafficClass,
+    CpuId, CpuSet, Diagnosis, Finding, Goal, Host, Plan, Proposal, ProposedChange, SocketOwner,
+    TrafficClass,
 };
 use nearpath_monitor::recording::{Replay, replay};
 use nearpath_tune::planners::{
@@ -238,7 +239,12 @@ impl PlanOptions {
         let made_ticks = if live { nearpath_tune::ticks_since_boot(root) } else { None };
         let wanted = Wanted { sockets: true, ..Wanted::default() };
         let host = nearpath_host::read(root, &wanted).context("cannot read the host")?;
-        let (findings, traffic) = self.findings(&host)?;
+        let (mut findings, traffic) = self.findings(&host)?;
+        if live {
+            here(root, &mut findings);
+        }
+        let named = if live { named(root, &findings) } else { Vec::new() };
+        let ports: Vec<u16> = self.port.iter().copied().chain(steered(&findings)).collect();
         let workloads = self.workloads(root, &host)?;
         let goal = match self.goal {
             GoalName::Latency => Goal::Latency,
@@ -246,7 +252,7 @@ impl PlanOptions {
             GoalName::Isolation => Goal::Isolation,
         };
         let mut system =
-            if live { System::read(root, &workloads, &self.port) } else { System::default() };
+            if live { System::read(root, &workloads, &ports) } else { System::default() };
         if live && self.napi.is_some() {
             system.read_kernel_threads(root, &host);
             system.read_napi_instances(&host);
@@ -275,6 +281,7 @@ impl PlanOptions {
             hugepages: self.hugepages.clone(),
             boot_parameters: self.boot_parameter.clone(),
             sysctls: self.sysctl.clone(),
+            named,
             system,
         };
         let boot = if live { Some(steering::boot(root)?) } else { None };
@@ -302,10 +309,7 @@ impl PlanOptions {
         let Some(file) = &self.findings else {
             return Ok((diagnose(host, None, None).findings, Traffic::default()));
         };
-        let measured = |diagnosis: &Diagnosis| {
-            let measured = diagnosis.measurement.as_ref();
-            measured.map(|m| Traffic::of_measurement(m, &host.topology)).unwrap_or_default()
-        };
+        let measured = |diagnosis: &Diagnosis| traffic_of(diagnosis, host);
         if file.is_dir() {
             let diagnosis = self.recorded(file, host)?;
             let traffic = measured(&diagnosis);
@@ -378,6 +382,68 @@ impl PlanOptions {
             workload.service = services.remove(&workload.pid);
         }
         Ok(workloads)
+    }
+}
+
+/// A plan of what findings of this host and this network namespace propose.
+///
+/// # Errors
+/// The host cannot be read, or the plan would only move the problem elsewhere.
+pub(in crate::commands) fn plan_of_findings(
+    root: &Root,
+    diagnosis: &Diagnosis,
+    findings: &[Finding],
+) -> anyhow::Result<Plan> {
+    let made_ticks = nearpath_tune::ticks_since_boot(root);
+    let wanted = Wanted { sockets: true, ..Wanted::default() };
+    let host = nearpath_host::read(root, &wanted).context("cannot read the host")?;
+    let ports: Vec<u16> = steered(findings).collect();
+    let request = Request {
+        traffic: traffic_of(diagnosis, &host),
+        named: named(root, findings),
+        system: System::read(root, &[], &ports),
+        ..Request::default()
+    };
+    let boot = steering::boot(root)?;
+    let netns = current_netns(root).inode;
+    let plan = plan(&host, findings, &request, &[], Some(boot), netns)?;
+    Ok(Plan { made_ticks, ..plan })
+}
+
+/// The packets of the measurement that a diagnosis is based on.
+fn traffic_of(diagnosis: &Diagnosis, host: &Host) -> Traffic {
+    let measured = diagnosis.measurement.as_ref();
+    measured.map(|m| Traffic::of_measurement(m, &host.topology)).unwrap_or_default()
+}
+
+/// The processes that findings propose to move, with their threads; those that have ended have none.
+fn named(root: &Root, findings: &[Finding]) -> Vec<Workload> {
+    let pid = |change: &ProposedChange| match change.target {
+        Proposal::Affinity { pid, .. } => Some(pid),
+        _ => None,
+    };
+    let changes = findings.iter().flat_map(|finding| &finding.changes);
+    let pids: BTreeSet<u32> = changes.filter_map(pid).collect();
+    pids.into_iter().filter_map(|pid| workloads(root, &[pid]).ok()).flatten().collect()
+}
+
+/// The ports whose REUSEPORT groups findings propose to steer.
+fn steered(findings: &[Finding]) -> impl Iterator<Item = u16> {
+    findings.iter().flat_map(|finding| &finding.changes).filter_map(|change| match change.target {
+        Proposal::Steering { port, .. } => Some(port),
+        _ => None,
+    })
+}
+
+/// What findings propose in this network namespace is to be changed here, whatever it is called elsewhere.
+fn here(root: &Root, findings: &mut [Finding]) {
+    let ours = current_netns(root).inode;
+    for change in findings.iter_mut().flat_map(|finding| &mut finding.changes) {
+        let Some(Ok(named)) = change.netns.as_deref().map(str::parse::<NetnsRef>) else { continue };
+        let its = in_netns(&named, |root| current_netns(&root).inode);
+        if ours.is_some() && its.is_ok_and(|its| its == ours) {
+            change.netns = None;
+        }
     }
 }
 

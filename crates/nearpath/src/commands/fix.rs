@@ -1,0 +1,448 @@
+//! `nearpath fix`: finds what makes packets late, tries the fix of the worst finding on the live traffic, keeps it if packets
+//! are better for it, measures again, and goes on until nothing is left that a change of this host can fix.
+
+use super::diagnose::Looking;
+use super::tune::{ConfirmWithin, plan_of_findings};
+use crate::failure::{Failure, say};
+use crate::guardian::{Asker, Guardian, executor};
+use crate::interrupt::Interrupt;
+use crate::output;
+use crate::session::{Progress, duration};
+use crate::trial::{Bench, Decided, FIGURES, Measured, Meter, TrialConfig, Until};
+use anyhow::Context;
+use clap::Args;
+use nearpath_host::{Root, Wanted, current_netns};
+use nearpath_instruments::stages::Options;
+use nearpath_model::fix::{Attempt, Fixed, Kept, Left, NotTried, PacketFigures};
+use nearpath_model::{
+    Detail, Diagnosis, Direction, Finding, Host, PathKind, Pending, Plan, PlannedChange,
+    Severity, Target,
+};
+use nearpath_trial::live::{Figure, Metric};
+use nearpath_trial::sequential::{Decision, Sequential};
+use nearpath_tune::{Live, steering};
+use nearpath_views::text;
+use std::collections::BTreeSet;
+use std::io::{BufRead, IsTerminal};
+use std::time::{Duration, Instant};
+
+const AFTER_HELP: &str = "\
+Measures as 'nearpath diagnose' does and prints the verdict. Then tries the changes of the worst
+finding on the live traffic: blocks with and without them alternate at random until the packets say
+which is better, mostly within seconds. They are kept only if p50, p99, the share of late packets or
+the lost packets improve and none of these gets worse. Then measures again, and goes on with what is
+left. Ends with one screen: packets before and after, what was kept and how to undo it, what did not
+help, and what is left and whose it is.
+
+Moving tasks of others is asked for on a terminal, and needs --yes elsewhere. Changes that interrupt
+traffic are never tried. On Ctrl-C, a lost connection or a kill the host keeps what was proved until
+then, and nothing else. Requires root.
+
+EXAMPLES
+  nearpath fix                        this machine
+  nearpath fix --dry-run              what it would try
+  nearpath fix --port 6379 --yes      for the packets of one service, without asking
+  nearpath fix --netns blue --confirm-within 5m    undone in five minutes, unless confirmed";
+
+/// Most rounds: each keeps a change.
+const ROUNDS: usize = 16;
+/// Length of a block at first.
+const BLOCK: Duration = Duration::from_millis(500);
+/// How often progress is reported where there is no terminal.
+const REPORT: Duration = Duration::from_secs(5);
+/// Packets that take longer are counted, unless the host's p99 is longer.
+const ABOVE_NS: u64 = 1_000_000;
+
+/// Arguments of `fix`.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP, mut_arg("max_overhead", |arg| arg.default_value("20%")))]
+pub struct Fix {
+    /// Show what would be tried, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Also move tasks of others, without asking
+    #[arg(short, long, conflicts_with = "dry_run")]
+    yes: bool,
+    /// Try one finding's changes for at most this time
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
+    try_for: Duration,
+    #[command(flatten)]
+    confirm_within: ConfirmWithin,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    looking: Looking,
+}
+
+/// What has been done so far.
+#[derive(Default)]
+struct Done {
+    tried: Vec<Attempt>,
+    not_tried: Vec<NotTried>,
+    /// Findings that are done with: check and title.
+    seen: BTreeSet<(String, String)>,
+}
+
+/// The changes of one finding.
+struct Candidate {
+    plan: Plan,
+    ids: Vec<String>,
+}
+
+impl Fix {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        if !self.looking.is_live() {
+            let message =
+                "only the running host can be fixed, not one of --root, --snapshot or --evidence";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+        let interrupt = Interrupt::listen()?;
+        let began = Instant::now();
+        let first = self.measure()?;
+        if !self.json {
+            output::text(&text::verdict(&first, None, text::SCREEN_LINES))?;
+        }
+        let (mut now, mut done, mut rounds) = (first.clone(), Done::default(), 0);
+        let mut failed = None;
+        while rounds < ROUNDS && !interrupt.happened() {
+            rounds += 1;
+            let round =
+                self.looking.in_namespace(|root| self.round(root, &now, &mut done, &interrupt));
+            match round {
+                Ok(true) => now = self.measure()?,
+                Ok(false) => break,
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        let kept = self.looking.in_namespace(|root| self.decide(root, &done))?;
+        let fixed = Fixed {
+            schema: nearpath_model::fix::FIX_SCHEMA,
+            rounds,
+            first_finding: first.findings.first().map(|finding| finding.title.clone()),
+            before: figures(&first),
+            after: figures(&now),
+            tried: done.tried,
+            not_tried: done.not_tried,
+            left: left(&now),
+            kept,
+            seconds: began.elapsed().as_secs_f64(),
+        };
+        if self.json {
+            output::json(&fixed)?;
+        } else {
+            output::text(&text::fixed(&fixed))?;
+        }
+        match failed {
+            Some(error) => Err(error.into()),
+            None if interrupt.happened() => {
+                Err(anyhow::anyhow!("stopped early by a signal").into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn measure(&self) -> Result<Diagnosis, Failure> {
+        let (root, mut instrument) = (Root::live(), None);
+        self.looking.live(&root, &mut instrument)
+    }
+
+    /// Tries findings, the worst first, until changes are kept; returns whether some were.
+    fn round(
+        &self,
+        root: &Root,
+        now: &Diagnosis,
+        done: &mut Done,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<bool> {
+        let serious = now.findings.iter().filter(|finding| finding.severity > Severity::Info);
+        for finding in serious {
+            if interrupt.happened() {
+                return Ok(false);
+            }
+            if !done.seen.insert((finding.check.clone(), finding.title.clone())) {
+                continue;
+            }
+            let candidate = match candidate(root, now, finding) {
+                Ok(Some(candidate)) => candidate,
+                Ok(None) => continue,
+                Err(reason) => {
+                    done.not_tried.push(not_tried(finding, &reason));
+                    continue;
+                }
+            };
+            if let Some(reason) = self.refused(&candidate, finding) {
+                done.not_tried.push(not_tried(finding, &reason));
+                continue;
+            }
+            let attempt = self.attempt(root, now, finding, &candidate, interrupt)?;
+            let kept = attempt.kept;
+            say(&text::attempt(&attempt));
+            done.tried.push(attempt);
+            if kept {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Why changes are not tried: they would interrupt traffic, or move what belongs to somebody who was not asked.
+    fn refused(&self, candidate: &Candidate, finding: &Finding) -> Option<String> {
+        let changes = || candidate.changes();
+        let target = |change: &PlannedChange| change.target.to_string();
+        if let Some((change, reason)) =
+            changes().find_map(|change| Some((change, change.target.disrupts()?)))
+        {
+            return Some(format!("{} interrupts traffic: {reason}", target(change)));
+        }
+        if let Some((change, reason)) =
+            changes().find_map(|change| Some((change, change.target.one_way()?)))
+        {
+            return Some(format!("{} cannot be tried: {reason}", target(change)));
+        }
+        let moves = |change: &PlannedChange| matches!(change.target, Target::Thread(_));
+        if self.dry_run {
+            return Some("--dry-run".to_owned());
+        }
+        if !changes().any(moves) || self.yes {
+            return None;
+        }
+        let is_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+        let is_agreed = is_terminal && {
+            for change in changes().take(4) {
+                let (after, before) = (change.after.to_plan(), change.before.to_plan());
+                say(&format!("{}: {} -> {}", target(change), before, after));
+            }
+            agreed(&format!("{}: move it?", finding.title))
+        };
+        (!is_agreed).then(|| "it moves tasks: --yes permits that".to_owned())
+    }
+
+    fn attempt(
+        &self,
+        root: &Root,
+        now: &Diagnosis,
+        finding: &Finding,
+        candidate: &Candidate,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Attempt> {
+        let boot = steering::boot(root)?;
+        let steps = candidate.plan.steps(&candidate.ids, &boot, current_netns(root).inode)?;
+        let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
+        let executor = executor(&boot, Live::new())?.pending(Some(Pending::Trial));
+        let meter = Meter::start(root, &host, self.measured(now, &host)?)?;
+        let guardian = Guardian::start(Pending::Trial)?;
+        let config = TrialConfig {
+            cycles: 0,
+            block: BLOCK,
+            settling: None,
+            minimum_effect_percent: 0.0,
+            irqbalance: host.daemons.irqbalance == Some(true),
+        };
+        let asker = Asker::parent();
+        let mut bench = Bench { root, executor, meter, interrupt, asker, config, boot };
+        let until = Until { limit: self.try_for, above_ns: above(now) };
+        let progress = Progress::new(self.try_for);
+        say(&format!(
+            "trying for at most {}: {}",
+            humantime::format_duration(self.try_for),
+            candidate.words()
+        ));
+        let mut said = Instant::now();
+        let decided = bench.until_decided(steps, until, &mut |time, so_far| {
+            let line = so_far_of(so_far);
+            progress.show(time, &line);
+            if progress.is_hidden() && said.elapsed() >= REPORT {
+                said = Instant::now();
+                say(&format!("{:.0} s: {line}", time.as_secs_f64()));
+            }
+        });
+        drop(progress);
+        let decided = match decided {
+            Ok(decided) => decided,
+            Err(error) if interrupt.happened() => return Err(error),
+            Err(error) => {
+                guardian.finish()?;
+                return Ok(failed_attempt(finding, candidate, &format!("{error:#}")));
+            }
+        };
+        // What is to be confirmed is decided together, at the end.
+        if !self.confirm_within.is_given() {
+            bench.executor.decide(None)?;
+        }
+        guardian.finish()?;
+        Ok(attempt_of(finding, candidate, &decided))
+    }
+
+    /// What a trial measures: whole packets of the kind that most are of.
+    fn measured(&self, now: &Diagnosis, host: &Host) -> anyhow::Result<Measured> {
+        let kind = main_path(now).unwrap_or(PathKind::Receive);
+        let (direction, detail) = match kind {
+            PathKind::Transmit | PathKind::KernelTransmit => (Direction::Tx, Detail::Path),
+            _ => (Direction::Rx, Detail::Coarse),
+        };
+        let mut filter = self.looking.filter(host)?;
+        filter.direction = Some(direction);
+        let without = vec![nearpath_instruments::stages::NIC_RX.to_owned()];
+        let options = Options { filter, detail, without, ..Options::default() };
+        let metric = Metric::Path { kind: Some(kind), figure: Figure::Mean };
+        Ok(Measured { metric, options, nics: Vec::new(), probes: None, loads: Vec::new() })
+    }
+
+    /// Leaves what was kept to somebody who confirms it, if requested; returns it as it is in the journal.
+    fn decide(&self, root: &Root, done: &Done) -> anyhow::Result<Vec<Kept>> {
+        if done.tried.iter().all(|attempt| !attempt.kept) {
+            return Ok(Vec::new());
+        }
+        let mut executor = executor(&steering::boot(root)?, Live::new())?;
+        self.confirm_within.decide(&mut executor)?;
+        let names: BTreeSet<&String> = done
+            .tried
+            .iter()
+            .filter(|attempt| attempt.kept)
+            .flat_map(|attempt| &attempt.targets)
+            .collect();
+        let entries = executor.entries();
+        let kept = entries.iter().filter(|entry| names.contains(&entry.change.target.to_string()));
+        Ok(kept
+            .map(|entry| Kept { id: entry.id, target: entry.change.target.to_string() })
+            .collect())
+    }
+}
+
+impl Candidate {
+    fn changes(&self) -> impl Iterator<Item = &PlannedChange> {
+        self.plan.changes.iter().filter(|change| self.ids.contains(&change.id))
+    }
+
+    fn words(&self) -> String {
+        let words: Vec<String> = self.changes().take(3).map(in_words).collect();
+        let more = self.ids.len().saturating_sub(words.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        words.join("; ") + &more
+    }
+}
+
+fn in_words(change: &PlannedChange) -> String {
+    format!("{}: {} -> {}", change.target, change.before.to_plan(), change.after.to_plan())
+}
+
+/// The changes that a finding proposes; `None` if it proposes none.
+///
+/// # Errors
+/// The reason why none can be tried.
+fn candidate(root: &Root, now: &Diagnosis, finding: &Finding) -> Result<Option<Candidate>, String> {
+    if finding.changes.is_empty() {
+        return Ok(None);
+    }
+    let plan = plan_of_findings(root, now, std::slice::from_ref(finding))
+        .map_err(|error| format!("{error:#}"))?;
+    let is_its = |change: &&PlannedChange| {
+        change.finding.as_deref() == Some(finding.check.as_str())
+            && change.target.takes_effect_immediately()
+    };
+    let ids: Vec<String> = plan.changes.iter().filter(is_its).map(|it| it.id.clone()).collect();
+    if ids.is_empty() {
+        let reason = plan.notes.last().cloned();
+        return Err(reason.unwrap_or_else(|| "the host has it already".to_owned()));
+    }
+    Ok(Some(Candidate { plan, ids }))
+}
+
+fn not_tried(finding: &Finding, reason: &str) -> NotTried {
+    let (check, title) = (finding.check.clone(), finding.title.clone());
+    NotTried { check, title, reason: reason.to_owned() }
+}
+
+fn failed_attempt(finding: &Finding, candidate: &Candidate, reason: &str) -> Attempt {
+    Attempt {
+        check: finding.check.clone(),
+        title: finding.title.clone(),
+        targets: candidate.changes().map(|change| change.target.to_string()).collect(),
+        changes: candidate.changes().map(in_words).collect(),
+        verdict: "inconclusive".to_owned(),
+        reason: Some(reason.to_owned()),
+        kept: false,
+        pairs: 0,
+        seconds: 0.0,
+        effects: Default::default(),
+    }
+}
+
+fn attempt_of(finding: &Finding, candidate: &Candidate, decided: &Decided) -> Attempt {
+    let verdict = match decided.decision {
+        Decision::Better => "better",
+        Decision::Worse => "worse",
+        Decision::NoDifference => "no_difference",
+        Decision::Open => "inconclusive",
+    };
+    let effects = FIGURES.iter().zip(&decided.effects);
+    let effects = effects.filter_map(|(name, effect)| Some(((*name).to_owned(), effect.estimate?)));
+    Attempt {
+        verdict: verdict.to_owned(),
+        reason: decided.harm.clone(),
+        kept: decided.decision == Decision::Better,
+        pairs: decided.pairs,
+        seconds: decided.time.as_secs_f64(),
+        effects: effects.collect(),
+        ..failed_attempt(finding, candidate, "")
+    }
+}
+
+/// `6 pairs, p50 0.52x, p99 0.10x`.
+fn so_far_of(so_far: &Sequential) -> String {
+    let effects = so_far.effects();
+    let of = |(name, effect): (&&str, &nearpath_trial::sequential::Effect)| {
+        Some(format!(", {name} {:.2}x", effect.estimate?))
+    };
+    let figures: String = FIGURES.iter().zip(&effects).take(2).filter_map(of).collect();
+    format!("{} pairs{figures}", so_far.pairs())
+}
+
+/// Asks on the terminal.
+fn agreed(question: &str) -> bool {
+    eprint!("nearpath: {} [y/N] ", text::printable(question));
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+/// The kind of path that most whole packets took.
+fn main_path(diagnosis: &Diagnosis) -> Option<PathKind> {
+    let paths = &diagnosis.measurement.as_ref()?.paths;
+    let main = paths.iter().filter(|path| !path.kind.is_from_nic()).max_by_key(|path| path.count);
+    main.filter(|path| path.count > 0).map(|path| path.kind)
+}
+
+fn figures(diagnosis: &Diagnosis) -> Option<PacketFigures> {
+    let kind = main_path(diagnosis)?;
+    let path = diagnosis.measurement.as_ref()?.paths.iter().find(|path| path.kind == kind)?;
+    Some(PacketFigures {
+        path: kind.name().to_owned(),
+        packets: path.count,
+        p50_ns: path.p50_ns,
+        p99_ns: path.p99_ns,
+        p999_ns: path.p999_ns,
+        max_ns: path.max_ns,
+    })
+}
+
+/// Packets above this are late: a millisecond, or p99 if that is longer.
+fn above(diagnosis: &Diagnosis) -> u64 {
+    figures(diagnosis).and_then(|it| it.p99_ns).unwrap_or(0).max(ABOVE_NS)
+}
+
+/// What is left, and whose it is.
+fn left(now: &Diagnosis) -> Vec<Left> {
+    let serious = now.findings.iter().filter(|finding| finding.severity > Severity::Info);
+    let of = |finding: &Finding| Left {
+        check: finding.check.clone(),
+        title: finding.title.clone(),
+        severity: finding.severity,
+        whose: finding.whose,
+    };
+    serious.map(of).collect()
+}

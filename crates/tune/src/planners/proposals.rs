@@ -1,0 +1,139 @@
+//! What findings propose and no other planner has placed: it is planned as proposed, or a note says why not. No proposal of
+//! a warning or worse is lost.
+//!
+//! Input: the findings, and the threads of the processes that they name. Output: settings and affinities, with the value
+//! that was printed with the finding.
+
+use super::Planner;
+use super::draft::{Draft, DraftChange};
+use super::situation::Situation;
+use super::workload::Workload;
+use nearpath_model::{
+    CpuSet, Finding, Host, PlannedChange, Proposal, ProposedChange, Severity, Target, Value,
+};
+
+pub(super) const PLANNER: Planner = Planner {
+    name: "proposals",
+    plans: "all else that a warning or critical finding proposes",
+    run,
+};
+
+fn run(situation: &Situation<'_>, draft: &mut Draft) {
+    for finding in situation.findings.iter().filter(|it| it.severity >= Severity::Warning) {
+        for change in finding.changes.iter().filter(|change| !change.alternative) {
+            if draft.changes().any(|planned| is_for(planned, change)) {
+                continue;
+            }
+            if let Err(reason) = plan(situation, draft, finding, change) {
+                draft
+                    .note(format!("{}: {} is not changed: {reason}", finding.check, change.target));
+            }
+        }
+    }
+}
+
+/// Whether a planned change is what a finding proposes, with whatever value.
+fn is_for(planned: &PlannedChange, change: &ProposedChange) -> bool {
+    match (&change.target, &planned.target) {
+        (Proposal::Setting(target), planned) => target.same_place(planned) || target == planned,
+        (Proposal::Affinity { pid, tid }, Target::Thread(thread)) => {
+            thread.pid == *pid && tid.is_none_or(|tid| tid == thread.tid)
+        }
+        (Proposal::Pages { pid }, Target::Memory(pages)) => pages.pid == *pid,
+        (Proposal::Steering { port, protocol }, planned) => planned
+            .group()
+            .is_some_and(|group| group.local.port() == *port && group.protocol == *protocol),
+        (Proposal::IrqbalanceBans, planned) => planned.kind() == "irqbalance",
+        _ => false,
+    }
+}
+
+fn plan(
+    situation: &Situation<'_>,
+    draft: &mut Draft,
+    finding: &Finding,
+    change: &ProposedChange,
+) -> Result<(), String> {
+    if let Some(netns) = &change.netns {
+        return Err(format!("it is in the network namespace {netns} (--netns)"));
+    }
+    match &change.target {
+        Proposal::Setting(target) => setting(situation.host, draft, finding, change, target),
+        Proposal::Affinity { pid, tid } => {
+            let named = situation.request.named.iter().find(|process| process.pid == *pid);
+            let process = named.ok_or("its threads are unknown, or it has ended")?;
+            affinity(draft, finding, change, process, *tid)
+        }
+        Proposal::Pages { pid } => Err(format!("memory is moved with --move-memory --pid {pid}")),
+        Proposal::Steering { port, .. } => {
+            Err(format!("no group of its sockets can be steered as they are; see --port {port}"))
+        }
+        Proposal::IrqbalanceBans => Err("no interrupt of the plan is to be banned".to_owned()),
+    }
+}
+
+fn setting(
+    host: &Host,
+    draft: &mut Draft,
+    finding: &Finding,
+    change: &ProposedChange,
+    target: &Target,
+) -> Result<(), String> {
+    let before = change.before.clone().or_else(|| affinity_of_irq(host, target));
+    let before = typed(target, &before.ok_or("its value is unknown")?)?;
+    let after = typed(target, &change.after)?;
+    if before != after {
+        draft.add(DraftChange {
+            id: target.to_string(),
+            target: target.clone(),
+            before,
+            after,
+            why: why(change),
+            finding: Some(finding.check.clone()),
+        });
+    }
+    Ok(())
+}
+
+fn affinity_of_irq(host: &Host, target: &Target) -> Option<Value> {
+    let Target::File(file) = target else { return None };
+    let number = file.irq()?;
+    let irq = host.irqs.iter().find(|irq| irq.irq == number)?;
+    Some(irq.affinity.as_ref()?.to_string().into())
+}
+
+fn typed(target: &Target, value: &Value) -> Result<Value, String> {
+    let text = value.to_plan();
+    Value::parse(target, &text).ok_or_else(|| format!("{text:?} is not a value of it"))
+}
+
+/// Threads that may run elsewhere only stay as they are.
+fn affinity(
+    draft: &mut Draft,
+    finding: &Finding,
+    change: &ProposedChange,
+    process: &Workload,
+    tid: Option<u32>,
+) -> Result<(), String> {
+    let list = change.after.text().unwrap_or_default();
+    let after = CpuSet::from_list(list).map_err(|error| error.to_string())?;
+    let chosen = process.threads.iter().filter(|its| tid.is_none_or(|tid| its.thread.tid == tid));
+    let mut moved = 0;
+    for worker in chosen.filter(|worker| !worker.cpus.is_subset(&after)) {
+        moved += 1;
+        draft.place_thread(worker.thread.tid, after.clone());
+        draft.add(DraftChange {
+            id: format!("thread-{}", worker.thread.tid),
+            target: worker.thread.clone().into(),
+            before: worker.cpus.to_string().into(),
+            after: after.to_string().into(),
+            why: format!("{}: {}", process.comm, why(change)),
+            finding: Some(finding.check.clone()),
+        });
+    }
+    if moved == 0 { Err("it runs on these CPUs only".to_owned()) } else { Ok(()) }
+}
+
+fn why(change: &ProposedChange) -> String {
+    change.why.trim_end_matches('.').to_owned()
+}
