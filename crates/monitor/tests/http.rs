@@ -1,13 +1,16 @@
 //! The server against clients that are slow, many, or wrong.
 
 use nearpath_monitor::http::{Access, CONNECTIONS_MAX, CurrentAccess, Page, Pages, Server, serve};
-use nearpath_monitor::runner::Stop;
+use nearpath_monitor::runner::{self, Config, Outside, Stop};
+use nearpath_testing::wait_for;
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 struct Fixed;
@@ -272,6 +275,77 @@ fn a_renewed_certificate_is_used_without_a_refused_scrape() {
             stop.store(true, Ordering::Relaxed);
             assert!(scraper.join().unwrap() > 0);
         });
+    });
+}
+
+/// Runs the daemon with a web configuration and no sources; `test` gets what it reports.
+fn with_daemon(web_config: &Path, test: impl FnOnce(SocketAddr, &Receiver<String>)) {
+    let config = Config {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        insecure: false,
+        web_config: Some(web_config.to_owned()),
+        interval: Duration::from_millis(50),
+        findings: Duration::from_secs(1),
+        limit: None,
+        sources: BTreeSet::new(),
+        record: None,
+        report: None,
+        btf_file: None,
+        version: "1".to_owned(),
+    };
+    let (stop, (says, said)) = (Stop::new().unwrap(), channel());
+    let say = |line: &str| says.send(line.to_owned()).unwrap();
+    std::thread::scope(|scope| {
+        let run = || {
+            runner::run(&config, Outside { wait: &|time| stop.wait(time), say: &say }).unwrap();
+        };
+        let daemon = scope.spawn(run);
+        let serving = said.recv_timeout(nearpath_testing::PATIENCE).unwrap();
+        let address = serving.strip_prefix("serving https://").unwrap().split('/').next().unwrap();
+        let address = address.parse().unwrap();
+        let tested =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(address, &said)));
+        stop.set();
+        daemon.join().unwrap();
+        if let Err(panic) = tested {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// A renewal may run as another user than the one before, and leave files that only this user may read.
+#[test]
+fn a_certificate_and_key_of_another_owner_are_used() {
+    let (folder, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (folder, new) = (folder.path(), new.path());
+    if !nearpath_testing::require_root() || !nearpath_testing::require_program("curl") {
+        return;
+    }
+    let Some(_) = web_config(folder, "") else { return };
+    certificate(new);
+    with_daemon(&folder.join("web.yml"), |address, said| {
+        let is_current = |folder: &Path, value: &str| {
+            let line = format!("nearpath_web_config_last_reload_successful {value}.0\n");
+            wait_for(&line, || curl(address, folder, &[]).1.contains(&line).then_some(()));
+        };
+        let next = || said.recv_timeout(nearpath_testing::PATIENCE).unwrap();
+        is_current(folder, "1");
+        // What cannot be used is reported each time that it changes, and the certificate of before is served.
+        for content in ["no key", "none either"] {
+            std::fs::write(folder.join("key.pem"), content).unwrap();
+            is_current(folder, "0");
+            assert!(next().contains("key.pem"));
+            assert!(said.try_recv().is_err(), "reported once");
+        }
+        for name in ["cert.pem", "key.pem"] {
+            use std::os::unix::fs::{PermissionsExt, chown};
+            std::fs::set_permissions(new.join(name), PermissionsExt::from_mode(0o600)).unwrap();
+            chown(new.join(name), Some(12345), Some(12345)).unwrap();
+            std::fs::rename(new.join(name), folder.join(name)).unwrap();
+        }
+        assert_eq!(curl(address, folder, &[]).0, Some(0), "{:?}", next());
+        assert!(next().contains("has been read again"));
+        is_current(folder, "1");
     });
 }
 

@@ -61,7 +61,7 @@ struct ReadFile {
 }
 
 /// What changes with a file's contents, or when another takes its place: device, inode, size, and both times.
-type Stamp = (u64, u64, u64, [i64; 4]);
+pub type Stamp = (u64, u64, u64, [i64; 4]);
 
 fn stamp(data: &Metadata) -> Stamp {
     let times = [data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec()];
@@ -97,12 +97,15 @@ impl Access {
         Ok(Self { tls, users, files, known: Mutex::default() })
     }
 
-    /// Whether any of its files has changed since it was read, or is gone.
-    pub fn has_changed(&self) -> bool {
-        let is_same = |file: &ReadFile| {
-            std::fs::metadata(&file.path).is_ok_and(|data| stamp(&data) == file.stamp)
-        };
-        !self.files.iter().all(is_same)
+    /// Its files as they are now; `None` for one that is gone.
+    pub fn stamps(&self) -> Vec<Option<Stamp>> {
+        let now = |file: &ReadFile| std::fs::metadata(&file.path).ok().as_ref().map(stamp);
+        self.files.iter().map(now).collect()
+    }
+
+    /// Whether any of its files was another one when it was read.
+    pub fn has_changed(&self, stamps: &[Option<Stamp>]) -> bool {
+        !self.files.iter().map(|file| Some(file.stamp)).eq(stamps.iter().copied())
     }
 
     /// The configuration of TLS, if connections are encrypted.

@@ -11,7 +11,7 @@ mod server;
 pub use access::{Access, AccessError};
 pub use current::{Change, CurrentAccess};
 pub use request::{HEAD_MAX, Method, Refusal, Request, parse};
-pub use server::{CONNECTIONS_MAX, Server, drop_capabilities, serve};
+pub use server::{CONNECTIONS_MAX, Server, serve};
 
 use std::sync::Arc;
 

@@ -44,6 +44,11 @@ impl<'a> Server<'a> {
         Self { pages, access, connections: AtomicUsize::new(0), say }
     }
 
+    /// As [`CurrentAccess::is_current`].
+    pub fn is_current(&self) -> Option<bool> {
+        self.access.is_current()
+    }
+
     /// The rules for a connection.
     fn access(&self) -> Arc<Access> {
         let (access, change) = self.access.now();
@@ -75,28 +80,28 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Takes all capabilities from the calling thread, for threads that it starts, too: what comes from the network meets
-/// none. (They are of a thread: capabilities(7).)
-///
-/// # Errors
-/// The kernel refuses; nothing has changed then.
-pub fn drop_capabilities() -> io::Result<()> {
+/// Takes all capabilities but these from the calling thread, for threads that it starts, too. (They are of a thread:
+/// capabilities(7).)
+fn keep_capabilities(keep: CapabilitySet) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    let kept = rustix::thread::capabilities(None)?.permitted & keep;
+    let inheritable = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable };
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// Serves until `stop` is readable or hung up.
+/// Serves until `stop` is readable or hung up. The calling thread reads changed files of the web configuration, which may
+/// belong to any user, and keeps the capability for that; the threads that read what comes from the network have none.
 ///
 /// # Errors
-/// Waiting failed. Errors of a connection end that connection alone.
+/// Capabilities cannot be dropped, or waiting failed. Errors of a connection end that connection alone.
 pub fn serve<'scope>(
     scope: &'scope Scope<'scope, '_>,
     server: &'scope Server<'scope>,
     listener: &TcpListener,
     stop: BorrowedFd<'_>,
 ) -> io::Result<()> {
+    keep_capabilities(CapabilitySet::DAC_READ_SEARCH)?;
     listener.set_nonblocking(true)?;
     loop {
         let listens = listener.as_fd();
@@ -138,7 +143,8 @@ fn connected<'scope>(
     // Without a thread the connection is closed.
     let _ = thread.spawn_scoped(scope, move || {
         let _place = place;
-        let _ = connection(server, &access, stream);
+        let _ = keep_capabilities(CapabilitySet::empty())
+            .and_then(|()| connection(server, &access, stream));
     });
 }
 

@@ -8,7 +8,7 @@ use super::records;
 use super::stop::Stop;
 use super::systemd::{Notify, passed_listener};
 use crate::exposition::Format;
-use crate::http::{Access, AccessError, CurrentAccess, Server, drop_capabilities, serve};
+use crate::http::{Access, AccessError, CurrentAccess, Server, serve};
 use crate::metrics::Id;
 use crate::recording::{Batch, RecordError};
 use nearpath_host::{Root, Wanted};
@@ -91,25 +91,26 @@ pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
             let _ends = Ends(&stop);
             start(scope, context)?;
             // Who connects before there is anything to serve waits.
+            let show_access = || {
+                if let Some(is_current) = server.is_current() {
+                    let is_current = f64::from(u8::from(is_current));
+                    monitored.store().set(Id::WebConfigCurrent, &[], is_current);
+                }
+            };
             let mut ticks = Ticks::new(context);
+            show_access();
             ticks.tick();
             let accept = Builder::new().name("accept".to_owned());
             let (stop, server) = (&stop, &server);
             accept.spawn_scoped(scope, move || {
                 use std::os::fd::AsFd;
-                if let Err(error) = drop_capabilities() {
-                    (context.say)(&format!(
-                        "cannot drop capabilities, and serves nothing: {error}"
-                    ));
-                    return;
-                }
                 if let Err(error) = serve(scope, server, &listener, stop.as_fd()) {
                     (context.say)(&format!("cannot serve: {error}"));
                 }
             })?;
             let scheme = if is_encrypted { "https" } else { "http" };
             (outside.say)(&format!("serving {scheme}://{address}/metrics; Ctrl-C stops"));
-            tick_until_signal(ticks, outside);
+            tick_until_signal(ticks, outside, &show_access);
             Ok(())
         })
     })
@@ -140,7 +141,7 @@ pub fn record(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError>
             (outside.say)(&format!("recording to {folder}; Ctrl-C stops"));
             let mut ticks = Ticks::new(context);
             ticks.tick();
-            tick_until_signal(ticks, outside);
+            tick_until_signal(ticks, outside, &|| ());
             Ok(())
         })
     })
@@ -178,13 +179,14 @@ pub fn watch<R>(
     })
 }
 
-fn tick_until_signal(mut ticks: Ticks<'_>, outside: Outside<'_>) {
+fn tick_until_signal(mut ticks: Ticks<'_>, outside: Outside<'_>, before_each: &dyn Fn()) {
     let notify = Notify::new();
     let interval = ticks.context.config.interval;
     notify.send("READY=1\nSTATUS=observing");
     let mut began = Instant::now();
     while !(outside.wait)(interval.saturating_sub(began.elapsed())) {
         began = Instant::now();
+        before_each();
         ticks.tick();
         notify.send("WATCHDOG=1");
     }
