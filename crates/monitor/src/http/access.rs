@@ -113,9 +113,14 @@ impl Access {
         self.tls.clone()
     }
 
+    /// Whether a password is needed.
+    pub fn has_users(&self) -> bool {
+        !self.users.is_empty()
+    }
+
     /// Whether a request with this `Authorization` may see the pages.
     pub fn allows(&self, authorization: Option<&str>) -> bool {
-        if self.users.is_empty() {
+        if !self.has_users() {
             return true;
         }
         let Some(header) = authorization else { return false };
