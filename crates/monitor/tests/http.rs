@@ -256,6 +256,39 @@ fn slow_clients_without_a_password_do_not_keep_out_those_with_one() {
     });
 }
 
+/// Each check of a wrong password takes long; whoever was let in before does not wait for it.
+#[test]
+fn passwords_that_are_checked_delay_nobody_who_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("web.yml");
+    let hash = |cost| bcrypt::hash("secret", cost).unwrap();
+    let users = format!("basic_auth_users: {{alice: {}, bob: {}}}", hash(4), hash(13));
+    std::fs::write(&file, users).unwrap();
+    with_access(CurrentAccess::of(&file).unwrap(), |address| {
+        let request = |credentials| {
+            format!("GET /metrics HTTP/1.1\r\nAuthorization: Basic {credentials}\r\n\r\n")
+        };
+        // alice:secret
+        let scrape = || ask(address, &request("YWxpY2U6c2VjcmV0"));
+        assert!(scrape().starts_with("HTTP/1.1 200 "));
+        // bob:wrong
+        let mut wrong = [connect(address), connect(address)];
+        for stream in &mut wrong {
+            stream.write_all(request("Ym9iOndyb25n").as_bytes()).unwrap();
+        }
+        assert!(scrape().starts_with("HTTP/1.1 200 "));
+        for stream in &wrong {
+            stream.set_nonblocking(true).unwrap();
+            let error = stream.peek(&mut [0]).expect_err("the scrape came after it");
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+            stream.set_nonblocking(false).unwrap();
+        }
+        let mut answer = [0; 13];
+        wrong[0].read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 401 ");
+    });
+}
+
 /// As a renewal does: the certificate first, then the key. A scraper goes on all the time, and trusts both certificates.
 #[test]
 fn a_renewed_certificate_is_used_without_a_refused_scrape() {

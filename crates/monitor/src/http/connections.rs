@@ -1,11 +1,13 @@
 //! The connections that are served at once, and which of them ends when there is another one.
 //!
 //! Whoever has shown a password keeps its connection. Of the others the oldest ends, of the address that has most of
-//! them: clients that send nothing, or little by little, keep nobody out.
+//! them: clients that send nothing, or little by little, keep nobody out. Passwords are checked one at a time, in the
+//! order of the connections, so that guessing takes one CPU at most.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Connections that are served at once.
 pub const CONNECTIONS_MAX: usize = 8;
@@ -15,8 +17,12 @@ pub const CONNECTIONS_MAX: usize = 8;
 pub enum Stage {
     /// No request yet, or an answered one.
     Waiting,
+    /// It waits until its password is checked.
+    Queued,
     /// It gets a page that everybody may see.
     Open,
+    /// Its password is being checked.
+    Checking,
     /// It has shown a password.
     Allowed,
     /// It has been ended, and its thread is about to notice.
@@ -46,9 +52,22 @@ struct Connection {
 }
 
 impl All {
+    /// Sets how far a connection is, unless it has been ended.
+    fn set(&mut self, id: u64, stage: Stage) {
+        let one = self.list.iter_mut().find(|one| one.id == id);
+        if let Some(one) = one.filter(|one| one.stage != Stage::Ending) {
+            one.stage = stage;
+        }
+    }
+
+    /// The oldest connection that is so far.
+    fn oldest(&self, stage: Stage) -> Option<u64> {
+        self.list.iter().find(|one| one.stage == stage).map(|one| one.id)
+    }
+
     /// The connection that makes room for another one, if any may.
     fn first_to_end(&mut self) -> Option<&mut Connection> {
-        let ends = |one: &&mut Connection| one.stage < Stage::Allowed;
+        let ends = |one: &&mut Connection| one.stage < Stage::Checking;
         let addresses: Vec<IpAddr> = self.list.iter().map(|one| one.address).collect();
         let count = |address| addresses.iter().filter(|other| **other == address).count();
         let order = |one: &&mut Connection| (one.stage, Reverse(count(one.address)), one.id);
@@ -71,10 +90,11 @@ impl Connections {
     ) -> Option<Place<'_>> {
         let mut all = self.all();
         while all.list.len() >= CONNECTIONS_MAX {
-            if !all.list.iter().any(|one| one.stage == Stage::Ending) {
+            if all.oldest(Stage::Ending).is_none() {
                 let one = all.first_to_end()?;
                 one.stage = Stage::Ending;
                 end(&one.stream);
+                self.changed.notify_all();
             }
             all = self.changed.wait(all).unwrap_or_else(PoisonError::into_inner);
         }
@@ -95,11 +115,29 @@ pub struct Place<'a> {
 impl Place<'_> {
     /// How far it is now, unless it has been ended.
     pub fn set(&self, stage: Stage) {
+        self.connections.all().set(self.id, stage);
+        self.connections.changed.notify_all();
+    }
+
+    /// Checks a password when those of older connections have been; `None` if that takes too long, or it has been ended.
+    pub fn check(&self, until: Instant, check: impl FnOnce() -> bool) -> Option<bool> {
+        let changed = &self.connections.changed;
         let mut all = self.connections.all();
-        let own = all.list.iter_mut().find(|one| one.id == self.id);
-        if let Some(own) = own.filter(|own| own.stage != Stage::Ending) {
-            own.stage = stage;
+        all.set(self.id, Stage::Queued);
+        while all.oldest(Stage::Checking).is_some() || all.oldest(Stage::Queued) != Some(self.id) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || all.oldest(Stage::Ending) == Some(self.id) {
+                all.set(self.id, Stage::Waiting);
+                changed.notify_all();
+                return None;
+            }
+            all = changed.wait_timeout(all, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+        all.set(self.id, Stage::Checking);
+        drop(all);
+        let is_right = check();
+        self.set(Stage::Waiting);
+        Some(is_right)
     }
 }
 
@@ -114,6 +152,21 @@ impl Drop for Place<'_> {
 mod tests {
     use super::*;
     use std::net::TcpListener;
+
+    #[test]
+    fn passwords_are_checked_one_at_a_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = Arc::new(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let connections = Connections::default();
+        let add = || connections.add(IpAddr::from([10, 0, 0, 1]), &stream, |_| ()).unwrap();
+        let (first, second) = (add(), add());
+        let now = Instant::now();
+        let is_right = first.check(now, || {
+            assert_eq!(second.check(now, || panic!("both at once")), None);
+            true
+        });
+        assert_eq!((is_right, second.check(now, || false)), (Some(true), Some(false)));
+    }
 
     #[test]
     fn who_ends_first() {

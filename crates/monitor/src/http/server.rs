@@ -170,16 +170,25 @@ fn connection(
 
 /// A connection whose end can be set again.
 trait Timed: Read + Write {
+    fn end(&self) -> Instant;
     fn give(&mut self, time: Duration);
 }
 
 impl Timed for Limited {
+    fn end(&self) -> Instant {
+        self.end
+    }
+
     fn give(&mut self, time: Duration) {
         self.end = Instant::now() + time;
     }
 }
 
 impl Timed for StreamOwned<ServerConnection, Limited> {
+    fn end(&self) -> Instant {
+        self.sock.end
+    }
+
     fn give(&mut self, time: Duration) {
         self.sock.give(time);
     }
@@ -194,15 +203,20 @@ fn exchange<S: Timed>(
 ) -> io::Result<S> {
     let (mut time, mut is_head) = (REFUSAL_TIME, false);
     let page = match read(&mut stream) {
-        Ok(Ok(request)) if access.allows(request.authorization.as_deref()) => {
-            (time, is_head) = (ANSWER_TIME, request.method == Method::Head);
-            place.set(if access.has_users() { Stage::Allowed } else { Stage::Open });
-            let page = server.pages.page(&request.path, &request.accept);
-            page.unwrap_or_else(|| Page::text(404, "no such page"))
-        }
         Ok(Ok(request)) => {
             is_head = request.method == Method::Head;
-            Page::text(401, "a user and a password are needed")
+            let header = request.authorization.as_deref();
+            let check = || place.check(stream.end(), || access.check(header.unwrap_or_default()));
+            match access.known(header).or_else(check) {
+                Some(true) => {
+                    time = ANSWER_TIME;
+                    place.set(if access.has_users() { Stage::Allowed } else { Stage::Open });
+                    let page = server.pages.page(&request.path, &request.accept);
+                    page.unwrap_or_else(|| Page::text(404, "no such page"))
+                }
+                Some(false) => Page::text(401, "a user and a password are needed"),
+                None => Page::text(503, "too many passwords to check"),
+            }
         }
         Ok(Err(refusal)) => Page::text(refusal.status(), reason(refusal.status())),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
