@@ -1,13 +1,16 @@
 //! The server against clients that are slow, many, or wrong.
 
 use nearpath_monitor::http::{Access, CONNECTIONS_MAX, CurrentAccess, Page, Pages, Server, serve};
-use nearpath_monitor::runner::Stop;
+use nearpath_monitor::runner::{self, Config, Outside, Stop};
+use nearpath_testing::wait_for;
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 struct Fixed;
@@ -221,15 +224,68 @@ fn tls_and_passwords_are_required() {
         garbage.write_all(&[0x16, 3, 1, 0xff, 0xff]).unwrap();
         garbage.write_all(&[7; 70_000]).unwrap_or(());
         drop(garbage);
-        // Handshakes that stall hold no connection for longer than a request may take.
+        // Handshakes that stall keep nobody out.
         let stalled: Vec<TcpStream> = (0..CONNECTIONS_MAX).map(|_| connect(address)).collect();
-        let (code, _) = curl(
-            address,
-            folder,
-            &["-u", "alice:secret", "--retry", "20", "--retry-delay", "1", "--retry-all-errors"],
-        );
-        assert_eq!(code, Some(0));
+        assert_eq!(curl(address, folder, &["-u", "alice:secret"]).0, Some(0));
         drop(stalled);
+    });
+}
+
+/// They say nothing, or half of a request, or one without a password, and stay.
+#[test]
+fn slow_clients_without_a_password_do_not_keep_out_those_with_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("web.yml");
+    let hash = bcrypt::hash("secret", 4).unwrap();
+    std::fs::write(&file, format!("basic_auth_users: {{alice: {hash}}}")).unwrap();
+    with_access(CurrentAccess::of(&file).unwrap(), |address| {
+        let mut slow = Vec::new();
+        for _ in 0..10 {
+            for said in ["", "GET /metrics HTTP/1.1\r\nX: ", "GET /large HTTP/1.1\r\n\r\n"] {
+                for _ in 0..CONNECTIONS_MAX {
+                    slow.push(connect(address));
+                    // Some have been ended by those that came later.
+                    let _ = slow.last_mut().unwrap().write_all(said.as_bytes());
+                }
+                let scrape =
+                    "GET /metrics HTTP/1.1\r\nAuthorization: Basic YWxpY2U6c2VjcmV0\r\n\r\n";
+                let answer = ask(address, scrape);
+                assert!(answer.starts_with("HTTP/1.1 200 "), "{said:?}: {answer}");
+            }
+        }
+    });
+}
+
+/// Each check of a wrong password takes long; whoever was let in before does not wait for it.
+#[test]
+fn passwords_that_are_checked_delay_nobody_who_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("web.yml");
+    let hash = |cost| bcrypt::hash("secret", cost).unwrap();
+    let users = format!("basic_auth_users: {{alice: {}, bob: {}}}", hash(4), hash(13));
+    std::fs::write(&file, users).unwrap();
+    with_access(CurrentAccess::of(&file).unwrap(), |address| {
+        let request = |credentials| {
+            format!("GET /metrics HTTP/1.1\r\nAuthorization: Basic {credentials}\r\n\r\n")
+        };
+        // alice:secret
+        let scrape = || ask(address, &request("YWxpY2U6c2VjcmV0"));
+        assert!(scrape().starts_with("HTTP/1.1 200 "));
+        // bob:wrong
+        let mut wrong = [connect(address), connect(address)];
+        for stream in &mut wrong {
+            stream.write_all(request("Ym9iOndyb25n").as_bytes()).unwrap();
+        }
+        assert!(scrape().starts_with("HTTP/1.1 200 "));
+        for stream in &wrong {
+            stream.set_nonblocking(true).unwrap();
+            let error = stream.peek(&mut [0]).expect_err("the scrape came after it");
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+            stream.set_nonblocking(false).unwrap();
+        }
+        let mut answer = [0; 13];
+        wrong[0].read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 401 ");
     });
 }
 
@@ -272,6 +328,77 @@ fn a_renewed_certificate_is_used_without_a_refused_scrape() {
             stop.store(true, Ordering::Relaxed);
             assert!(scraper.join().unwrap() > 0);
         });
+    });
+}
+
+/// Runs the daemon with a web configuration and no sources; `test` gets what it reports.
+fn with_daemon(web_config: &Path, test: impl FnOnce(SocketAddr, &Receiver<String>)) {
+    let config = Config {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        insecure: false,
+        web_config: Some(web_config.to_owned()),
+        interval: Duration::from_millis(50),
+        findings: Duration::from_secs(1),
+        limit: None,
+        sources: BTreeSet::new(),
+        record: None,
+        report: None,
+        btf_file: None,
+        version: "1".to_owned(),
+    };
+    let (stop, (says, said)) = (Stop::new().unwrap(), channel());
+    let say = |line: &str| says.send(line.to_owned()).unwrap();
+    std::thread::scope(|scope| {
+        let run = || {
+            runner::run(&config, Outside { wait: &|time| stop.wait(time), say: &say }).unwrap();
+        };
+        let daemon = scope.spawn(run);
+        let serving = said.recv_timeout(nearpath_testing::PATIENCE).unwrap();
+        let address = serving.strip_prefix("serving https://").unwrap().split('/').next().unwrap();
+        let address = address.parse().unwrap();
+        let tested =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(address, &said)));
+        stop.set();
+        daemon.join().unwrap();
+        if let Err(panic) = tested {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+/// A renewal may run as another user than the one before, and leave files that only this user may read.
+#[test]
+fn a_certificate_and_key_of_another_owner_are_used() {
+    let (folder, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (folder, new) = (folder.path(), new.path());
+    if !nearpath_testing::require_root() || !nearpath_testing::require_program("curl") {
+        return;
+    }
+    let Some(_) = web_config(folder, "") else { return };
+    certificate(new);
+    with_daemon(&folder.join("web.yml"), |address, said| {
+        let is_current = |folder: &Path, value: &str| {
+            let line = format!("nearpath_web_config_last_reload_successful {value}.0\n");
+            wait_for(&line, || curl(address, folder, &[]).1.contains(&line).then_some(()));
+        };
+        let next = || said.recv_timeout(nearpath_testing::PATIENCE).unwrap();
+        is_current(folder, "1");
+        // What cannot be used is reported each time that it changes, and the certificate of before is served.
+        for content in ["no key", "none either"] {
+            std::fs::write(folder.join("key.pem"), content).unwrap();
+            is_current(folder, "0");
+            assert!(next().contains("key.pem"));
+            assert!(said.try_recv().is_err(), "reported once");
+        }
+        for name in ["cert.pem", "key.pem"] {
+            use std::os::unix::fs::{PermissionsExt, chown};
+            std::fs::set_permissions(new.join(name), PermissionsExt::from_mode(0o600)).unwrap();
+            chown(new.join(name), Some(12345), Some(12345)).unwrap();
+            std::fs::rename(new.join(name), folder.join(name)).unwrap();
+        }
+        assert_eq!(curl(address, folder, &[]).0, Some(0), "{:?}", next());
+        assert!(next().contains("has been read again"));
+        is_current(folder, "1");
     });
 }
 

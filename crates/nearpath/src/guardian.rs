@@ -10,7 +10,7 @@ use crate::interrupt::is_ignored;
 use anyhow::{Context, bail};
 use nearpath_host::Root;
 use nearpath_model::Pending;
-use nearpath_tune::{Executor, Journal, Live, now_s, steering};
+use nearpath_tune::{Executor, Journal, Live, TuneError, now_s, steering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::{Errno, read, retry_on_intr};
@@ -164,6 +164,10 @@ fn undo_undecided(
         let target = &entry.change.target;
         match undone {
             Ok(()) => tell(&format!("undone: change {}, {target}", entry.id)),
+            Err(error @ TuneError::Journal { .. }) => {
+                kept += 1;
+                tell(&format!("undone, but not recorded: change {}, {target}: {error}", entry.id));
+            }
             Err(error) => {
                 kept += 1;
                 tell(&format!("not undone: change {}, {error}", entry.id));
@@ -172,7 +176,7 @@ fn undo_undecided(
     }
     match kept {
         0 => Ok(()),
-        _ => bail!("{kept} changes were not undone; see 'nearpath tune status'"),
+        _ => bail!("{kept} changes stay in the journal; see 'nearpath tune status'"),
     }
 }
 

@@ -64,7 +64,8 @@ pub enum TuneError {
         /// The changes that are still in effect.
         kept: NotUndone,
     },
-    /// The journal cannot be read or written; nothing is changed without it.
+    /// The journal cannot be read or written; nothing is changed without it. If undoing ends so, the host has the previous
+    /// value, and the journal still has the change.
     #[error("journal {file}: {reason}")]
     Journal {
         /// Its path.

@@ -230,8 +230,8 @@ impl<W: Writer> Executor<W> {
         self.undo_those(is_over, boot)
     }
 
-    /// Undoes the changes after the one with this number, or all, the last first. Returns each with its result.
-    /// Changes undone by a reboot are dropped.
+    /// Undoes the changes after the one with this number, or all, the last first. Returns each with its result:
+    /// [`TuneError::Journal`] if it is undone, but the journal still has it. Changes undone by a reboot are dropped.
     ///
     /// Failed changes are retried as long as another one succeeds: a NIC accepts its table for four queues only when it
     /// has four queues again.
@@ -307,12 +307,17 @@ fn undo_backwards<T>(
     let mut more = true;
     while more {
         more = false;
-        for (one, undone) in ends.iter_mut().filter(|(_, undone)| undone.is_err()) {
+        for (one, undone) in ends.iter_mut().filter(|(_, undone)| !is_undone(undone)) {
             *undone = undo(one);
-            more |= undone.is_ok();
+            more |= is_undone(undone);
         }
     }
     ends
+}
+
+/// Whether the host has the previous value, though the journal may still have the change.
+fn is_undone(undone: &Result<(), TuneError>) -> bool {
+    matches!(undone, Ok(()) | Err(TuneError::Journal { .. }))
 }
 
 /// A writer that only shows: `made` and `undone` see each change after `check` has accepted it

@@ -125,13 +125,23 @@ impl Journal {
     /// # Errors
     /// Another process has it open for writing, or the file cannot be opened or parsed.
     pub fn open(folder: &Path, boot: &str) -> Result<Self, TuneError> {
+        let journal = Self::open_to_undo(folder, boot)?;
+        journal.file.writable().map_err(|error| failed(&journal.path, error))?;
+        Ok(journal)
+    }
+
+    /// The same, to undo its changes, for which it need not be writable: what is undone is then still in it.
+    ///
+    /// # Errors
+    /// Another process has it open, or the file cannot be read or parsed.
+    pub fn open_to_undo(folder: &Path, boot: &str) -> Result<Self, TuneError> {
         Self::open_or_wait(folder, boot, false)
     }
 
-    /// The same, waiting until no other process has it open for writing.
+    /// The same, waiting until no other process has it open.
     ///
     /// # Errors
-    /// The file cannot be opened or parsed.
+    /// The file cannot be read or parsed.
     pub fn wait(folder: &Path, boot: &str) -> Result<Self, TuneError> {
         Self::open_or_wait(folder, boot, true)
     }

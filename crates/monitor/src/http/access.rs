@@ -8,6 +8,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
+use std::hint::black_box;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,12 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const FILE_MAX: u64 = 1 << 20;
 /// Maximum number of users.
 const USERS_MAX: usize = 64;
-/// Headers that were found right and need not be hashed again.
-const KNOWN_MAX: usize = 16;
-/// Hashes that take longer than this (2^n rounds) are refused: each check would take seconds.
-const COST_MAX: u32 = 14;
-/// For users that do not exist, so that they take as long as those that do.
-const NOBODY: &str = "$2y$10$abcdefghijklmnopqrstuuYcSzVbbFPTJ0zoBZ3nW1JkcyBhBQIPC";
+/// Costs of hashes, of 2^n rounds each: those of bcrypt, as long as a check does not take seconds.
+const COSTS: RangeInclusive<u32> = 4..=14;
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +59,7 @@ struct ReadFile {
 }
 
 /// What changes with a file's contents, or when another takes its place: device, inode, size, and both times.
-type Stamp = (u64, u64, u64, [i64; 4]);
+pub type Stamp = (u64, u64, u64, [i64; 4]);
 
 fn stamp(data: &Metadata) -> Stamp {
     let times = [data.mtime(), data.mtime_nsec(), data.ctime(), data.ctime_nsec()];
@@ -75,7 +73,7 @@ pub struct Access {
     users: BTreeMap<String, String>,
     /// What was read: the configuration, certificate and key.
     files: Vec<ReadFile>,
-    /// Headers that were found right. The lock is held while hashing: guessing takes one CPU at most.
+    /// Headers that were found right, and need not be hashed again.
     known: Mutex<Vec<String>>,
 }
 
@@ -97,12 +95,15 @@ impl Access {
         Ok(Self { tls, users, files, known: Mutex::default() })
     }
 
-    /// Whether any of its files has changed since it was read, or is gone.
-    pub fn has_changed(&self) -> bool {
-        let is_same = |file: &ReadFile| {
-            std::fs::metadata(&file.path).is_ok_and(|data| stamp(&data) == file.stamp)
-        };
-        !self.files.iter().all(is_same)
+    /// Its files as they are now; `None` for one that is gone.
+    pub fn stamps(&self) -> Vec<Option<Stamp>> {
+        let now = |file: &ReadFile| std::fs::metadata(&file.path).ok().as_ref().map(stamp);
+        self.files.iter().map(now).collect()
+    }
+
+    /// Whether any of its files was another one when it was read.
+    pub fn has_changed(&self, stamps: &[Option<Stamp>]) -> bool {
+        !self.files.iter().map(|file| Some(file.stamp)).eq(stamps.iter().copied())
     }
 
     /// The configuration of TLS, if connections are encrypted.
@@ -110,26 +111,54 @@ impl Access {
         self.tls.clone()
     }
 
-    /// Whether a request with this `Authorization` may see the pages.
-    pub fn allows(&self, authorization: Option<&str>) -> bool {
-        if self.users.is_empty() {
-            return true;
-        }
-        let Some(header) = authorization else { return false };
-        let Some((user, password)) = credentials(header) else { return false };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.iter().any(|known| same(known, header)) {
-            return true;
-        }
-        let hash = self.users.get(&user);
-        let is_right = bcrypt::verify(password, hash.map_or(NOBODY, String::as_str));
-        let allows = hash.is_some() && is_right.unwrap_or(false);
-        if allows {
-            known.truncate(KNOWN_MAX - 1);
-            known.insert(0, header.to_owned());
-        }
-        allows
+    /// Whether a password is needed.
+    pub fn has_users(&self) -> bool {
+        !self.users.is_empty()
     }
+
+    /// Whether a request with this `Authorization` may see the pages; `None` if its password must be checked.
+    pub fn known(&self, authorization: Option<&str>) -> Option<bool> {
+        if !self.has_users() {
+            return Some(true);
+        }
+        let Some(header) = authorization.filter(|header| credentials(header).is_some()) else {
+            return Some(false);
+        };
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().any(|known| same(known, header)).then_some(true)
+    }
+
+    /// Checks the password of an `Authorization`. This takes long, and a refusal takes the same time whether the user
+    /// exists or not, and whatever the cost of the user's hash.
+    pub fn check(&self, header: &str) -> bool {
+        let Some((user, password)) = credentials(header) else { return false };
+        let hash = self.users.get(&user);
+        let Some(any) = hash.or_else(|| self.users.values().next()) else { return false };
+        let is_right = bcrypt::verify(&password, any).unwrap_or(false) && hash.is_some();
+        if is_right {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.truncate(USERS_MAX - 1);
+            known.insert(0, header.to_owned());
+        } else {
+            // Each cost is twice the one before: with those from its own on, it is the highest one.
+            let most = self.users.values().filter_map(|hash| cost(hash)).max();
+            for cost in cost(any).unwrap_or(0)..most.unwrap_or(0) {
+                let _ = black_box(bcrypt::hash_with_salt(&password, cost, [0; 16]));
+            }
+        }
+        is_right
+    }
+
+    /// As a request is answered.
+    #[cfg(test)]
+    pub fn allows(&self, authorization: Option<&str>) -> bool {
+        self.known(authorization).unwrap_or_else(|| self.check(authorization.unwrap_or_default()))
+    }
+}
+
+/// The cost of a bcrypt hash.
+fn cost(hash: &str) -> Option<u32> {
+    hash.parse::<bcrypt::HashParts>().ok().map(|hash| hash.get_cost())
 }
 
 /// Compares in a time that does not depend on where they differ.
@@ -161,11 +190,12 @@ fn parse(text: &str) -> Result<File, String> {
         return Err(format!("more than {USERS_MAX} users"));
     }
     for (user, hash) in &file.basic_auth_users {
-        let cost = hash.split('$').nth(2).and_then(|cost| cost.parse::<u32>().ok());
-        let is_hash = hash.starts_with("$2") && hash.len() == 60;
-        match cost.filter(|_| is_hash) {
-            Some(cost) if cost <= COST_MAX => {}
-            Some(_) => return Err(format!("the hash of {user} has a cost over {COST_MAX}")),
+        match cost(hash) {
+            Some(cost) if COSTS.contains(&cost) => {}
+            Some(cost) => {
+                let (least, most) = COSTS.into_inner();
+                return Err(format!("the hash of {user} has cost {cost}, not {least} to {most}"));
+            }
             None => return Err(format!("the password of {user} is no bcrypt hash")),
         }
     }
@@ -243,6 +273,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::time::{ClockId, clock_gettime};
 
     #[test]
     fn headers_are_decoded() {
@@ -262,7 +293,10 @@ mod tests {
         assert!(parse(&format!("basic_auth_users:\n  alice: {hash}\n")).is_ok());
         for (text, says) in [
             ("basic_auth_users: {alice: secret}", "no bcrypt hash"),
-            (&format!("basic_auth_users: {{alice: {}}}", hash.replace("$10", "$31")), "cost over"),
+            (&format!("basic_auth_users: {{alice: {}}}", hash.replace("$10", "$31")), "cost 31"),
+            (&format!("basic_auth_users: {{alice: {}}}", hash.replace("$10", "$03")), "cost 3"),
+            (&format!("basic_auth_users: {{alice: {}}}", hash.replace("$2y", "$2z")), "no bcrypt"),
+            (&format!("basic_auth_users: {{alice: {}}}", hash.replace('u', "!")), "no bcrypt hash"),
             ("tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}", "TLS10"),
             ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c}", "client_ca_file"),
             ("tls_server_config: {cert_file: a}", "key_file"),
@@ -287,6 +321,28 @@ mod tests {
             assert!(!access.allows(None));
         }
         assert!(Access::default().allows(None));
-        assert!(bcrypt::verify("x", NOBODY).is_ok(), "it takes as long as a real one");
+    }
+
+    /// Whoever guesses must not learn which users there are.
+    #[test]
+    fn a_refusal_costs_the_same_whoever_it_is() {
+        let users = [("alice", 4), ("carol", 9)];
+        let users = users.map(|(user, cost)| (user.to_owned(), bcrypt::hash("x", cost).unwrap()));
+        let access = Access { users: users.into(), ..Access::default() };
+        let cost_ns = |header| {
+            let time = || {
+                let time = clock_gettime(ClockId::ThreadCPUTime);
+                time.tv_sec * 1_000_000_000 + time.tv_nsec
+            };
+            let began = time();
+            assert!(!access.allows(Some(header)));
+            time() - began
+        };
+        // alice:secret, carol:secret, bob:secret. The costs of the hashes differ by a factor of 2^5.
+        let headers =
+            ["Basic YWxpY2U6c2VjcmV0", "Basic Y2Fyb2w6c2VjcmV0", "Basic Ym9iOnNlY3JldA=="];
+        let costs = headers.map(cost_ns);
+        let (least, most) = (costs.iter().min().unwrap(), costs.iter().max().unwrap());
+        assert!(*most < 4 * least, "{costs:?}");
     }
 }

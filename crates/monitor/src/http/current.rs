@@ -4,7 +4,7 @@
 //! each connection. What has changed is read; what cannot be used is reported, and the rules of before stay, so a
 //! certificate that is replaced before its key refuses nobody. Open connections keep the rules that they began with.
 
-use super::access::{Access, AccessError};
+use super::access::{Access, AccessError, Stamp};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,9 +19,9 @@ pub struct CurrentAccess {
 
 struct Loaded {
     access: Arc<Access>,
-    /// Why the files cannot be used as they are now. They are read again for each connection then, since it may be
-    /// another file that must change.
-    refused: Option<String>,
+    /// Why the files cannot be used, and what they were then. They are read again for each connection, since it may be
+    /// another file that must change, or who may read them.
+    refused: Option<(String, Vec<Option<Stamp>>)>,
 }
 
 /// What became of the rules when they were looked at.
@@ -29,7 +29,7 @@ struct Loaded {
 pub enum Change {
     /// They were read again.
     Read,
-    /// The files have changed and cannot be used, for another reason than the last one.
+    /// The files have changed and cannot be used. Reported once for each change and reason.
     Refused(AccessError),
 }
 
@@ -60,8 +60,15 @@ impl CurrentAccess {
         (Arc::clone(&loaded.access), change)
     }
 
+    /// Whether the file was in use as it was when it was last looked at; `None` without a file.
+    pub fn is_current(&self) -> Option<bool> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        self.file.as_ref().map(|_| loaded.refused.is_none())
+    }
+
     fn look(&self, file: &Path, loaded: &mut Loaded) -> Option<Change> {
-        if loaded.refused.is_none() && !loaded.access.has_changed() {
+        let stamps = loaded.access.stamps();
+        if loaded.refused.is_none() && !loaded.access.has_changed(&stamps) {
             return None;
         }
         match self.read(file) {
@@ -70,9 +77,9 @@ impl CurrentAccess {
                 Some(Change::Read)
             }
             Err(error) => {
-                let reason = error.to_string();
-                let is_new = loaded.refused.as_ref() != Some(&reason);
-                loaded.refused = Some(reason);
+                let refused = Some((error.to_string(), stamps));
+                let is_new = loaded.refused != refused;
+                loaded.refused = refused;
                 is_new.then_some(Change::Refused(error))
             }
         }

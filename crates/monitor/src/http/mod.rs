@@ -1,17 +1,19 @@
 //! A small HTTP server for scrapers: threads and `httparse`. Input: connections. Output: pages of a [`Pages`].
 //!
 //! One request a connection, GET and HEAD alone, at most [`CONNECTIONS_MAX`] connections at once; head, time and
-//! answer are limited. Whoever connects beyond that is refused at once, so that the daemon is unharmed.
+//! answer are limited. If there are more, one that may see nothing yet ends.
 
 mod access;
+mod connections;
 mod current;
 mod request;
 mod server;
 
 pub use access::{Access, AccessError};
+pub use connections::CONNECTIONS_MAX;
 pub use current::{Change, CurrentAccess};
 pub use request::{HEAD_MAX, Method, Refusal, Request, parse};
-pub use server::{CONNECTIONS_MAX, Server, drop_capabilities, serve};
+pub use server::{Server, serve};
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! The threads: one that accepts, and one for each connection.
 
 use super::access::Access;
+use super::connections::{Connections, Place, Stage};
 use super::current::{Change, CurrentAccess};
 use super::request::{HEAD_MAX, Method, Refusal, Request, parse};
 use super::{Page, Pages, reason};
@@ -8,19 +9,18 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-/// Connections that are served at once.
-pub const CONNECTIONS_MAX: usize = 8;
 /// Time for a whole request to arrive.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
 /// Time for a whole answer to be taken.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Time for a refusal to be taken: it fits in the socket's buffer.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Pause after the system has no descriptors or memory for a connection.
 const AGAIN: Duration = Duration::from_millis(100);
 /// Stack of a thread: nothing here recurses.
@@ -30,7 +30,7 @@ const STACK: usize = 256 * 1024;
 pub struct Server<'a> {
     pages: Arc<dyn Pages>,
     access: CurrentAccess,
-    connections: AtomicUsize,
+    connections: Connections,
     say: &'a (dyn Fn(&str) + Sync),
 }
 
@@ -41,7 +41,12 @@ impl<'a> Server<'a> {
         access: CurrentAccess,
         say: &'a (dyn Fn(&str) + Sync),
     ) -> Self {
-        Self { pages, access, connections: AtomicUsize::new(0), say }
+        Self { pages, access, connections: Connections::default(), say }
+    }
+
+    /// As [`CurrentAccess::is_current`].
+    pub fn is_current(&self) -> Option<bool> {
+        self.access.is_current()
     }
 
     /// The rules for a connection.
@@ -58,45 +63,28 @@ impl<'a> Server<'a> {
     }
 }
 
-/// A place among the connections.
-struct Place<'a>(&'a AtomicUsize);
-
-impl<'a> Place<'a> {
-    fn take(connections: &'a AtomicUsize) -> Option<Self> {
-        let more = |n| (n < CONNECTIONS_MAX).then_some(n + 1);
-        let taken = connections.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-        taken.ok().map(|_| Self(connections))
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Takes all capabilities from the calling thread, for threads that it starts, too: what comes from the network meets
-/// none. (They are of a thread: capabilities(7).)
-///
-/// # Errors
-/// The kernel refuses; nothing has changed then.
-pub fn drop_capabilities() -> io::Result<()> {
+/// Takes all capabilities but these from the calling thread, for threads that it starts, too. (They are of a thread:
+/// capabilities(7).)
+fn keep_capabilities(keep: CapabilitySet) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
-    let none = CapabilitySet::empty();
-    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    let kept = rustix::thread::capabilities(None)?.permitted & keep;
+    let inheritable = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable };
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// Serves until `stop` is readable or hung up.
+/// Serves until `stop` is readable or hung up. The calling thread reads changed files of the web configuration, which may
+/// belong to any user, and keeps the capability for that; the threads that read what comes from the network have none.
 ///
 /// # Errors
-/// Waiting failed. Errors of a connection end that connection alone.
+/// Capabilities cannot be dropped, or waiting failed. Errors of a connection end that connection alone.
 pub fn serve<'scope>(
     scope: &'scope Scope<'scope, '_>,
     server: &'scope Server<'scope>,
     listener: &TcpListener,
     stop: BorrowedFd<'_>,
 ) -> io::Result<()> {
+    keep_capabilities(CapabilitySet::DAC_READ_SEARCH)?;
     listener.set_nonblocking(true)?;
     loop {
         let listens = listener.as_fd();
@@ -110,7 +98,7 @@ pub fn serve<'scope>(
             return Ok(());
         }
         match listener.accept() {
-            Ok((stream, _)) => connected(scope, server, stream),
+            Ok((stream, from)) => connected(scope, server, stream, from.ip()),
             // It has gone already, or was taken: nothing to do.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -124,11 +112,13 @@ fn connected<'scope>(
     scope: &'scope Scope<'scope, '_>,
     server: &'scope Server<'scope>,
     stream: TcpStream,
+    address: IpAddr,
 ) {
     if stream.set_nonblocking(false).is_err() {
         return;
     }
-    let Some(place) = Place::take(&server.connections) else {
+    let stream = Arc::new(stream);
+    let Some(place) = server.connections.add(address, &stream, end) else {
         busy(&stream);
         return;
     };
@@ -137,8 +127,8 @@ fn connected<'scope>(
     let thread = std::thread::Builder::new().name("http".to_owned()).stack_size(STACK);
     // Without a thread the connection is closed.
     let _ = thread.spawn_scoped(scope, move || {
-        let _place = place;
-        let _ = connection(server, &access, stream);
+        let _ = keep_capabilities(CapabilitySet::empty())
+            .and_then(|()| connection(server, &access, stream, &place));
     });
 }
 
@@ -151,14 +141,25 @@ fn busy(stream: &TcpStream) {
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-fn connection(server: &Server<'_>, access: &Access, stream: TcpStream) -> io::Result<()> {
+/// Refuses a connection that has begun: its thread reads and writes nothing more.
+fn end(stream: &TcpStream) {
+    busy(stream);
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+fn connection(
+    server: &Server<'_>,
+    access: &Access,
+    stream: Arc<TcpStream>,
+    place: &Place<'_>,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let stream = Limited::new(stream, REQUEST_TIME);
     match access.tls() {
-        None => exchange(server, access, stream)?.close(),
+        None => exchange(server, access, stream, place)?.close(),
         Some(config) => {
             let tls = ServerConnection::new(config).map_err(io::Error::other)?;
-            let mut stream = exchange(server, access, StreamOwned::new(tls, stream))?;
+            let mut stream = exchange(server, access, StreamOwned::new(tls, stream), place)?;
             stream.conn.send_close_notify();
             stream.flush()?;
             stream.sock.close();
@@ -169,46 +170,68 @@ fn connection(server: &Server<'_>, access: &Access, stream: TcpStream) -> io::Re
 
 /// A connection whose end can be set again.
 trait Timed: Read + Write {
+    fn end(&self) -> Instant;
     fn give(&mut self, time: Duration);
 }
 
 impl Timed for Limited {
+    fn end(&self) -> Instant {
+        self.end
+    }
+
     fn give(&mut self, time: Duration) {
         self.end = Instant::now() + time;
     }
 }
 
 impl Timed for StreamOwned<ServerConnection, Limited> {
+    fn end(&self) -> Instant {
+        self.sock.end
+    }
+
     fn give(&mut self, time: Duration) {
         self.sock.give(time);
     }
 }
 
 /// Reads a request and answers it.
-fn exchange<S: Timed>(server: &Server<'_>, access: &Access, mut stream: S) -> io::Result<S> {
-    let (page, is_head) = match read(&mut stream) {
-        Ok(Ok(request)) => (answer(server, access, &request), request.method == Method::Head),
-        Ok(Err(refusal)) => (Page::text(refusal.status(), reason(refusal.status())), false),
+fn exchange<S: Timed>(
+    server: &Server<'_>,
+    access: &Access,
+    mut stream: S,
+    place: &Place<'_>,
+) -> io::Result<S> {
+    let (mut time, mut is_head) = (REFUSAL_TIME, false);
+    let page = match read(&mut stream) {
+        Ok(Ok(request)) => {
+            is_head = request.method == Method::Head;
+            let header = request.authorization.as_deref();
+            let check = || place.check(stream.end(), || access.check(header.unwrap_or_default()));
+            match access.known(header).or_else(check) {
+                Some(true) => {
+                    time = ANSWER_TIME;
+                    place.set(if access.has_users() { Stage::Allowed } else { Stage::Open });
+                    let page = server.pages.page(&request.path, &request.accept);
+                    page.unwrap_or_else(|| Page::text(404, "no such page"))
+                }
+                Some(false) => Page::text(401, "a user and a password are needed"),
+                None => Page::text(503, "too many passwords to check"),
+            }
+        }
+        Ok(Err(refusal)) => Page::text(refusal.status(), reason(refusal.status())),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            (Page::text(408, "the request did not arrive in time"), false)
+            Page::text(408, "the request did not arrive in time")
         }
         Err(error) => return Err(error),
     };
-    stream.give(ANSWER_TIME);
+    stream.give(time);
     stream.write_all(&head(&page))?;
     if !is_head {
         stream.write_all(&page.body)?;
     }
     stream.flush()?;
+    place.set(Stage::Waiting);
     Ok(stream)
-}
-
-fn answer(server: &Server<'_>, access: &Access, request: &Request) -> Page {
-    if !access.allows(request.authorization.as_deref()) {
-        return Page::text(401, "a user and a password are needed");
-    }
-    let page = server.pages.page(&request.path, &request.accept);
-    page.unwrap_or_else(|| Page::text(404, "no such page"))
 }
 
 /// Reads the head of a request.
@@ -249,12 +272,12 @@ fn head(page: &Page) -> Vec<u8> {
 
 /// A connection whose reads and writes end by a time, however slowly the other end goes.
 struct Limited {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     end: Instant,
 }
 
 impl Limited {
-    fn new(stream: TcpStream, time: Duration) -> Self {
+    fn new(stream: Arc<TcpStream>, time: Duration) -> Self {
         Self { stream, end: Instant::now() + time }
     }
 
@@ -285,17 +308,17 @@ fn timed(error: io::Error) -> io::Error {
 impl Read for Limited {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.set_read_timeout(Some(self.left()?))?;
-        self.stream.read(buffer).map_err(timed)
+        (&*self.stream).read(buffer).map_err(timed)
     }
 }
 
 impl Write for Limited {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(self.left()?))?;
-        self.stream.write(buffer).map_err(timed)
+        (&*self.stream).write(buffer).map_err(timed)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        (&*self.stream).flush()
     }
 }

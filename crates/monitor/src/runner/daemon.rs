@@ -7,8 +7,9 @@ use super::pages::Monitored;
 use super::records;
 use super::stop::Stop;
 use super::systemd::{Notify, passed_listener};
+use super::threads;
 use crate::exposition::Format;
-use crate::http::{Access, AccessError, CurrentAccess, Server, drop_capabilities, serve};
+use crate::http::{Access, AccessError, CurrentAccess, Server, serve};
 use crate::metrics::Id;
 use crate::recording::{Batch, RecordError};
 use nearpath_host::{Root, Wanted};
@@ -18,11 +19,8 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::thread::{Builder, Scope};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
-
-/// Stack of an instrument's thread.
-const STACK: usize = 2 * 1024 * 1024;
 
 /// Why the daemon did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -90,26 +88,26 @@ pub fn run(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError> {
             // Whatever happens, all threads end.
             let _ends = Ends(&stop);
             start(scope, context)?;
+            let show_access = || {
+                if let Some(is_current) = server.is_current() {
+                    let is_current = f64::from(u8::from(is_current));
+                    monitored.store().set(Id::WebConfigCurrent, &[], is_current);
+                }
+            };
             // Who connects before there is anything to serve waits.
             let mut ticks = Ticks::new(context);
+            show_access();
             ticks.tick();
-            let accept = Builder::new().name("accept".to_owned());
             let (stop, server) = (&stop, &server);
-            accept.spawn_scoped(scope, move || {
+            threads::start(scope, context, "accept", move || {
                 use std::os::fd::AsFd;
-                if let Err(error) = drop_capabilities() {
-                    (context.say)(&format!(
-                        "cannot drop capabilities, and serves nothing: {error}"
-                    ));
-                    return;
-                }
                 if let Err(error) = serve(scope, server, &listener, stop.as_fd()) {
                     (context.say)(&format!("cannot serve: {error}"));
                 }
             })?;
             let scheme = if is_encrypted { "https" } else { "http" };
             (outside.say)(&format!("serving {scheme}://{address}/metrics; Ctrl-C stops"));
-            tick_until_signal(ticks, outside);
+            tick_until_signal(ticks, outside, &show_access);
             Ok(())
         })
     })
@@ -140,7 +138,7 @@ pub fn record(config: &Config, outside: Outside<'_>) -> Result<(), MonitorError>
             (outside.say)(&format!("recording to {folder}; Ctrl-C stops"));
             let mut ticks = Ticks::new(context);
             ticks.tick();
-            tick_until_signal(ticks, outside);
+            tick_until_signal(ticks, outside, &|| ());
             Ok(())
         })
     })
@@ -163,8 +161,7 @@ pub fn watch<R>(
     std::thread::scope(|scope| {
         let _ends = Ends(&stop);
         start(scope, context)?;
-        let thread = Builder::new().name("facts".to_owned()).stack_size(STACK);
-        thread.spawn_scoped(scope, move || {
+        threads::start(scope, context, "facts", move || {
             let mut reader = Reader::new(context, Root::live());
             loop {
                 let began = Instant::now();
@@ -178,15 +175,18 @@ pub fn watch<R>(
     })
 }
 
-fn tick_until_signal(mut ticks: Ticks<'_>, outside: Outside<'_>) {
+fn tick_until_signal(mut ticks: Ticks<'_>, outside: Outside<'_>, before_each: &dyn Fn()) {
     let notify = Notify::new();
     let interval = ticks.context.config.interval;
     notify.send("READY=1\nSTATUS=observing");
     let mut began = Instant::now();
     while !(outside.wait)(interval.saturating_sub(began.elapsed())) {
         began = Instant::now();
+        before_each();
         ticks.tick();
-        notify.send("WATCHDOG=1");
+        if ticks.context.monitored.is_healthy() {
+            notify.send("WATCHDOG=1");
+        }
     }
     notify.send("STOPPING=1");
 }
@@ -247,9 +247,7 @@ fn listener(config: &Config, is_encrypted: bool) -> Result<TcpListener, MonitorE
 fn start<'scope>(scope: &'scope Scope<'scope, '_>, context: Context<'scope>) -> io::Result<()> {
     let is_on = |(source, _): &&Observer| context.config.has(*source);
     for (source, observe) in OBSERVERS.iter().filter(is_on) {
-        let thread = Builder::new().name(source.name().to_owned()).stack_size(STACK);
-        let observe = *observe;
-        thread.spawn_scoped(scope, move || observe(context))?;
+        threads::start(scope, context, source.name(), move || observe(context))?;
     }
     Ok(())
 }

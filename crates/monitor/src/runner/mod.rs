@@ -16,6 +16,7 @@ mod pages;
 mod records;
 mod stop;
 mod systemd;
+mod threads;
 
 pub use clock::Clock;
 pub use config::{Config, Render, Source};

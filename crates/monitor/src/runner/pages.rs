@@ -44,6 +44,8 @@ struct Shown {
     findings: Option<Arc<[u8]>>,
     diagnosed: Option<Arc<Diagnosed>>,
     ticked: Option<Duration>,
+    /// The first thread that has ended too early.
+    ended: Option<&'static str>,
 }
 
 /// The last diagnosis; its page is made when it is first wanted.
@@ -144,10 +146,22 @@ impl Monitored {
         Arc::clone(&lock(&self.shown).exposition)
     }
 
+    /// A thread has ended although the daemon has not.
+    pub(crate) fn thread_ended(&self, name: &'static str) {
+        lock(&self.shown).ended.get_or_insert(name);
+    }
+
+    /// Whether collections go on, in all threads.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.healthy().status == 200
+    }
+
     fn healthy(&self) -> Page {
-        let ticked = lock(&self.shown).ticked.unwrap_or_default();
-        let late = self.clock.now().saturating_sub(ticked);
-        if late < self.interval * MISSED + Duration::from_secs(10) {
+        let shown = lock(&self.shown);
+        let late = self.clock.now().saturating_sub(shown.ticked.unwrap_or_default());
+        if let Some(name) = shown.ended {
+            Page::text(503, &format!("the thread '{name}' has ended"))
+        } else if late < self.interval * MISSED + Duration::from_secs(10) {
             Page::text(200, "healthy")
         } else {
             Page::text(503, &format!("no collection for {} s", late.as_secs()))

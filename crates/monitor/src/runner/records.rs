@@ -4,6 +4,7 @@
 use super::config::Config;
 use super::daemon::MonitorError;
 use super::instruments::Context;
+use super::threads;
 use crate::recording::{Batch, RecordError, Recorder, Sealer};
 use nearpath_host::Root;
 use std::fs::File;
@@ -11,7 +12,6 @@ use std::sync::mpsc::{
     Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel,
 };
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::Builder;
 use std::time::Duration;
 
 /// Batches that may wait for the log; more are lost.
@@ -75,10 +75,10 @@ pub fn during(
     let (work, works) = channel();
     let sink = context.monitored.sink();
     std::thread::scope(|scope| {
-        let thread = Builder::new().name("record".to_owned());
-        thread.spawn_scoped(scope, move || write(recorder, &batches, &work, context))?;
-        let thread = Builder::new().name("seal".to_owned());
-        thread.spawn_scoped(scope, move || seal(sealer, &works, context))?;
+        threads::start(scope, context, "record", move || {
+            write(recorder, &batches, &work, context);
+        })?;
+        threads::start(scope, context, "seal", move || seal(sealer, &works, context))?;
         sink.with(|sent| sent.to = Some(to));
         // The threads end with the last sender, also if `run` panics.
         let _ends = Ends(sink);

@@ -14,7 +14,7 @@ use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{
 use prost::Message;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -265,9 +265,15 @@ fn promtool_has_no_complaint_and_scrapers_get_the_same() {
         for page in ["/-/healthy", "/-/ready", "/"] {
             assert!(get(address, page, "").unwrap().0.starts_with("HTTP/1.1 200 "), "{page}");
         }
-        // What serves has no capabilities, and what observes has kept them.
+        // What reads from the network has no capabilities, what accepts connections CAP_DAC_READ_SEARCH alone, for
+        // certificates of any owner, and what observes has kept them.
+        let open = TcpStream::connect(address).unwrap();
+        patiently("a thread without capabilities", || {
+            capabilities_by_thread().get("http").is_some_and(|has| *has == 0).then_some(())
+        });
+        drop(open);
         let capabilities = capabilities_by_thread();
-        assert_eq!(capabilities.get("accept"), Some(&0), "{capabilities:x?}");
+        assert_eq!(capabilities.get("accept"), Some(&(1 << 2)), "{capabilities:x?}");
         assert!(capabilities["stages"] != 0, "{capabilities:x?}");
         let Some(promtool) = program("NEARPATH_PROMTOOL", "promtool") else { return };
         let mut check = Command::new(promtool);

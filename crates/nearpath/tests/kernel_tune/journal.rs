@@ -1,9 +1,10 @@
 //! What the journal says after a reboot and after a power loss.
 
-use crate::{CHANGES, SOMAXCONN, in_scene, make_older, plan_of_forty, settings};
-use serde_json::json;
+use crate::{CHANGES, SOMAXCONN, Scene, in_scene, make_older, plan_of_forty, settings};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::process::Output;
+use std::io::Write;
+use std::process::{Command, Output};
 
 #[test]
 fn what_a_reboot_has_undone_is_lost_and_not_written() {
@@ -102,5 +103,78 @@ fn a_plan_is_made_again_at_the_next_boot() {
         assert!(status.values().all(|entry| entry["state"] == "applied"), "{status:?}");
         assert!(scene.run(&["rollback"]).status.success());
         assert!(settings() == scene.before);
+    });
+}
+
+/// A disk of a scene's own for its journal, which ends with the test.
+fn mount_journal(scene: &Scene) {
+    // SAFETY: this thread alone gets a mount namespace of its own, and it ends with the scene.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNS) }, 0);
+    mount(scene, &["--make-rprivate", "/"]);
+    mount(scene, &["-t", "tmpfs", "-o", "size=1m", "journal"]);
+    scene.write_plan(&plan_of_forty());
+}
+
+/// Runs mount(8); `journal` is the journal's folder.
+fn mount(scene: &Scene, args: &[&str]) {
+    let mut command = Command::new("mount");
+    match args.split_last() {
+        Some((&"journal", options)) => {
+            command.args(options).arg("journal").arg(scene.journal.path())
+        }
+        _ => command.args(args),
+    };
+    assert!(command.status().unwrap().success(), "{args:?}");
+}
+
+#[test]
+fn without_a_journal_that_can_be_written_the_host_is_restored_all_the_same() {
+    if !nearpath_testing::require_program("mount") {
+        return;
+    }
+    in_scene(|scene| {
+        mount_journal(scene);
+        let filler = scene.journal.path().join("filler");
+        for is_full in [false, true] {
+            assert!(scene.apply().output().unwrap().status.success());
+            if is_full {
+                let mut file = std::fs::File::create(&filler).unwrap();
+                while file.write_all(&[0; 512]).is_ok() {}
+            } else {
+                mount(scene, &["-o", "remount,ro", "journal"]);
+            }
+            // Undone again, it is the same.
+            for _ in 0..2 {
+                let back = scene.run(&["rollback"]);
+                let said = String::from_utf8_lossy(&back.stdout).into_owned();
+                assert_eq!(back.status.code(), Some(1), "{back:?}");
+                assert!(settings() == scene.before, "not restored: {back:?}");
+                let kept = scene.status();
+                // The last page of a file may have room for some records.
+                assert!(if is_full { !kept.is_empty() } else { kept.len() == CHANGES });
+                let first = format!(
+                    "{} changes are undone, but this cannot be recorded: journal {}: ",
+                    kept.len(),
+                    scene.journal_file().display()
+                );
+                assert!(said.starts_with(&first), "{said}");
+                assert!(!said.contains("kept:"), "{said}");
+                let error = String::from_utf8_lossy(&back.stderr).into_owned();
+                assert!(error.contains("repeat 'nearpath tune rollback'"), "{error}");
+            }
+            let json = scene.run(&["rollback", "--json"]);
+            let document: Value = serde_json::from_slice(&json.stdout).unwrap();
+            assert!(document["not_recorded"].as_str().unwrap().contains("journal.jsonl"));
+            assert!(document["changes"][0]["undone"].as_bool().unwrap(), "{document}");
+            // Nothing is changed without a record.
+            assert_eq!(scene.apply().output().unwrap().status.code(), Some(1));
+            assert!(settings() == scene.before, "applied without a record");
+            if is_full {
+                std::fs::remove_file(&filler).unwrap();
+            } else {
+                mount(scene, &["-o", "remount,rw", "journal"]);
+            }
+            scene.status_is_right_and_rollback_restores("the journal can be written again");
+        }
     });
 }

@@ -31,6 +31,8 @@ pub struct JournalFile {
     length: u64,
     /// Whether the rename may not be on disk yet: its contents are durable only after that.
     unnamed: bool,
+    /// Why it could be opened for reading only.
+    read_only: Option<Errno>,
 }
 
 /// Reads the whole file; empty if it does not exist.
@@ -75,7 +77,7 @@ impl JournalFile {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let folder = OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(path)?;
         for _ in 0..TRIES {
-            let mut file = open_in(&folder, FILE, OFlags::empty())?;
+            let (mut file, read_only) = open_or_read_only(&folder)?;
             match flock(&file, lock) {
                 Ok(()) => {}
                 Err(Errno::INTR) => continue,
@@ -85,10 +87,19 @@ impl JournalFile {
             if is_named(&folder, &file)? {
                 let bytes = contents(&mut file)?;
                 let length = bytes.len() as u64;
-                return Ok(Some((Self { folder, file, length, unnamed: true }, bytes)));
+                let unnamed = read_only.is_none();
+                return Ok(Some((Self { folder, file, length, unnamed, read_only }, bytes)));
             }
         }
         Ok(None)
+    }
+
+    /// Fails if it could be opened for reading only.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn writable(&self) -> io::Result<()> {
+        self.read_only.map_or(Ok(()), |errno| Err(errno.into()))
     }
 
     /// Size of its lines in bytes.
@@ -101,7 +112,9 @@ impl JournalFile {
     /// # Errors
     /// It cannot be written.
     pub fn cut(&mut self, length: u64) -> io::Result<()> {
-        self.file.set_len(length)?;
+        if self.read_only.is_none() {
+            self.file.set_len(length)?;
+        }
         self.length = length;
         Ok(())
     }
@@ -111,6 +124,7 @@ impl JournalFile {
     /// # Errors
     /// It cannot be written; the file is unchanged.
     pub fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        self.writable()?;
         if self.unnamed {
             self.folder.sync_all()?;
             self.unnamed = false;
@@ -163,11 +177,21 @@ impl JournalFile {
     }
 }
 
+/// What no file of the directory is opened without.
+const SAFE: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK);
+
 /// Opens or creates a file of the directory.
-fn open_in(folder: &File, name: &str, more: OFlags) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
-    let safe = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    Ok(openat(folder, name, flags | safe | more, Mode::from_raw_mode(0o600))?.into())
+fn open_in(folder: &File, name: &str, more: OFlags) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | SAFE;
+    Ok(openat(folder, name, flags | more, Mode::from_raw_mode(0o600))?.into())
+}
+
+/// Opens the journal, or opens it for reading if it cannot be written, with the reason.
+fn open_or_read_only(folder: &File) -> Result<(File, Option<Errno>), Errno> {
+    open_in(folder, FILE, OFlags::empty()).map(|file| (file, None)).or_else(|errno| {
+        let file = openat(folder, FILE, OFlags::RDONLY | SAFE, Mode::empty());
+        file.map(|file| (file.into(), Some(errno))).map_err(|_| errno)
+    })
 }
 
 /// Whether the file is the one with the journal's name.
@@ -185,6 +209,12 @@ impl JournalFile {
     /// A file that cannot be written.
     pub fn full() -> Self {
         let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        Self { folder: File::open("/dev").unwrap(), file, length: 0, unnamed: false }
+        Self {
+            folder: File::open("/dev").unwrap(),
+            file,
+            length: 0,
+            unnamed: false,
+            read_only: None,
+        }
     }
 }

@@ -77,19 +77,18 @@ fn one_process_writes_at_a_time() {
 fn unknown_versions_and_garbage_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
-    for (text, said) in [
-        (
-            "{\"version\":2,\"event\":\"unheard of\"}\n",
-            "line 1 was written by a newer nearpath (version 2)",
-        ),
-        ("garbage\n{\"version\":2}\n", "line 2 was written by a newer nearpath (version 2)"),
+    let newer = JOURNAL_VERSION + 1;
+    for (text, line) in [
+        (format!("{{\"version\":{newer},\"event\":\"unheard of\"}}\n"), 1),
+        (format!("garbage\n{{\"version\":{newer}}}\n"), 2),
     ] {
-        std::fs::write(&path, text).unwrap();
+        let said = format!("line {line} was written by a newer nearpath (version {newer})");
+        std::fs::write(&path, &text).unwrap();
         for error in [
             Journal::read(dir.path()).unwrap_err(),
             Journal::open(dir.path(), "b").map(drop).unwrap_err(),
         ] {
-            assert!(error.to_string().contains(said), "{error}");
+            assert!(error.to_string().contains(&said), "{error}");
         }
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "unchanged");
     }

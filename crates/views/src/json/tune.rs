@@ -126,6 +126,8 @@ pub struct RolledBack {
     pub schema: u32,
     /// The changes, in the order in which they were undone.
     pub changes: Vec<UndoneChange>,
+    /// Why some that are undone are still in the journal.
+    pub not_recorded: Option<String>,
 }
 
 /// A change that was undone, or not.
@@ -142,14 +144,17 @@ pub struct UndoneChange {
 }
 
 /// The document of a rollback.
-pub fn rolled_back<E: Display>(results: &[(Entry, Result<(), E>)]) -> RolledBack {
+pub fn rolled_back<E: Display>(
+    results: &[(Entry, Result<(), E>)],
+    not_recorded: Option<String>,
+) -> RolledBack {
     let change = |(entry, result): &(Entry, Result<(), E>)| UndoneChange {
         id: entry.id,
         target: entry.change.target.to_string(),
         undone: result.is_ok(),
         reason: result.as_ref().err().map(ToString::to_string),
     };
-    RolledBack { schema: SCHEMA, changes: results.iter().map(change).collect() }
+    RolledBack { schema: SCHEMA, changes: results.iter().map(change).collect(), not_recorded }
 }
 
 /// A line of `tune watch --json`.

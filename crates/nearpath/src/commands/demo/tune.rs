@@ -102,7 +102,7 @@ impl TuneArguments {
             Err(reason) => shown.not_tried = Some(reason),
         }
         shown.journal = journal(&change_status(&executor.entries(), &Live::new(), &boot)).journal;
-        shown.undone = rolled_back(&executor.rollback(None, &boot)).changes;
+        shown.undone = rolled_back(&executor.rollback(None, &boot), None).changes;
         let after = all_settings(root, demo.server_pid())?;
         shown.settings = before.len();
         shown.not_restored = differing(&before, &after);

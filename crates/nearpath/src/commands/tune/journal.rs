@@ -33,7 +33,8 @@ pub struct Verify {
 const AFTER_HELP: &str = "\
 Without --to, every change in the journal is undone, including steering by 'nearpath steer'. A value
 that was changed externally (drift) is skipped and stays in the journal, unless --force is given.
-Changes of an earlier boot are dropped from the journal: the reboot has undone them.
+Changes of an earlier boot are dropped from the journal: the reboot has undone them. Where the journal
+cannot be written, the host is restored all the same, and the changes stay in the journal.
 
 EXAMPLES
   nearpath tune rollback
@@ -105,19 +106,36 @@ impl Verify {
 
 impl Rollback {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let (results, boot) = self.namespace.read(|root| {
+        let (mut results, boot) = self.namespace.read(|root| {
             let boot = steering::boot(root)?;
             Ok((self.undo(&boot)?, boot))
         })?;
+        let (mut unrecorded, mut not_recorded) = (0, None);
+        for (_, result) in &mut results {
+            if let Err(error @ TuneError::Journal { .. }) = result {
+                unrecorded += 1;
+                not_recorded = Some(error.to_string());
+                *result = Ok(());
+            }
+        }
+        let are = if unrecorded == 1 { "change is" } else { "changes are" };
         if self.json {
-            output::json(&json::rolled_back(&results))?;
+            output::json(&json::rolled_back(&results, not_recorded))?;
         } else {
-            output::text(&text::rolled_back(&results, &boot))?;
+            let first = not_recorded.map_or_else(String::new, |reason| {
+                format!("{unrecorded} {are} undone, but this cannot be recorded: {reason}\n")
+            });
+            output::text(&(first + &text::rolled_back(&results, &boot)))?;
         }
         Journal::check(&Journal::folder()).map_err(anyhow::Error::from)?;
         let kept = results.iter().filter(|(_, result)| result.is_err()).count();
-        match kept {
-            0 => Ok(()),
+        match (kept, unrecorded) {
+            (0, 0) => Ok(()),
+            (0, _) => Err(anyhow!(
+                "{unrecorded} undone {are} still in the journal: repeat 'nearpath tune rollback' as soon as it \
+                 can be written, or 'nearpath tune watch' may apply them again"
+            )
+            .into()),
             _ => Err(anyhow!("{kept} of {} changes were not undone", results.len()).into()),
         }
     }
@@ -129,7 +147,7 @@ impl Rollback {
             say("nothing to undo");
             return Ok(Vec::new());
         }
-        let journal = Journal::open(&folder, boot)?;
+        let journal = Journal::open_to_undo(&folder, boot)?;
         let mut executor = Executor::new(journal, Live::new().forced(self.force));
         if let Some(to) = self.to
             && !executor.entries().iter().any(|entry| entry.id == to)
