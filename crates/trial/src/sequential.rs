@@ -16,9 +16,9 @@ const ALPHA: f64 = 0.05;
 /// Parts of the wealth that are bet on a pair: large ones decide large effects soon, small ones find small effects.
 const BETS: [f64; 4] = [0.2, 0.5, 0.8, 0.95];
 /// Wealth on "worse" from which nothing is called better.
-const SUSPECT: f64 = 5.0;
+const SUSPECT: f64 = 10.0;
 /// The same if the estimate is worse, too.
-const SUSPECT_BEYOND: f64 = 2.0;
+const SUSPECT_BEYOND: f64 = 4.0;
 
 /// Whether there is no difference is looked at after so many pairs.
 const LOOK: usize = 4;

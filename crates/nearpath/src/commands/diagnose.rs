@@ -133,10 +133,9 @@ impl Diagnose {
             output::json(&diagnosis)
         } else {
             // A plan for another host cannot be tried here.
-            let netns = self.looking.netns();
-            let netns = netns.map(|netns| format!(" --netns {}", word(&netns)));
+            let netns = self.looking.netns_words();
             let filters = self.looking.filters.words();
-            let next = live.then(|| format!("nearpath fix{filters}{}", netns.unwrap_or_default()));
+            let next = live.then(|| format!("nearpath fix{filters}{netns}"));
             output::text(&self.verbose.diagnosis(&diagnosis, next.as_deref()))
         };
         let found = match diagnosis.findings.iter().map(|finding| finding.severity).max() {
@@ -164,6 +163,11 @@ impl Looking {
     fn netns(&self) -> Option<String> {
         let given = self.source.netns().map(str::to_owned);
         given.or_else(|| self.source.is_live().then(entered_netns).flatten())
+    }
+
+    /// The same as words of a command, after a space.
+    pub(super) fn netns_words(&self) -> String {
+        self.netns().map_or_else(String::new, |netns| format!(" --netns {}", word(&netns)))
     }
 
     /// Whether the running host is measured.

@@ -15,8 +15,8 @@ use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_instruments::stages::Options;
 use nearpath_model::fix::{Attempt, Fixed, Kept, Left, NotTried, PacketFigures};
 use nearpath_model::{
-    Detail, Diagnosis, Direction, Finding, Host, PathKind, Pending, Plan, PlannedChange,
-    Severity, Target,
+    Detail, Diagnosis, Direction, Finding, Host, PathKind, Pending, Plan, PlannedChange, Severity,
+    Target,
 };
 use nearpath_trial::live::{Figure, Metric};
 use nearpath_trial::sequential::{Decision, Sequential};
@@ -48,6 +48,8 @@ EXAMPLES
 const ROUNDS: usize = 16;
 /// Length of a block at first.
 const BLOCK: Duration = Duration::from_millis(500);
+/// Time for the host to settle after a switch: what lasts longer makes an effect smaller, not wrong.
+const SETTLING: Duration = Duration::from_millis(300);
 /// How often progress is reported where there is no terminal.
 const REPORT: Duration = Duration::from_secs(5);
 /// Packets that take longer are counted, unless the host's p99 is longer.
@@ -134,7 +136,7 @@ impl Fix {
         if self.json {
             output::json(&fixed)?;
         } else {
-            output::text(&text::fixed(&fixed))?;
+            output::text(&text::fixed(&fixed, &self.looking.netns_words()))?;
         }
         match failed {
             Some(error) => Err(error.into()),
@@ -238,7 +240,7 @@ impl Fix {
         let config = TrialConfig {
             cycles: 0,
             block: BLOCK,
-            settling: None,
+            settling: Some(SETTLING),
             minimum_effect_percent: 0.0,
             irqbalance: host.daemons.irqbalance == Some(true),
         };
@@ -404,7 +406,7 @@ fn so_far_of(so_far: &Sequential) -> String {
 
 /// Asks on the terminal.
 fn agreed(question: &str) -> bool {
-    eprint!("nearpath: {} [y/N] ", text::printable(question));
+    say(&format!("{} [y/N]", text::printable(question)));
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")

@@ -10,8 +10,8 @@ use nearpath_model::fix::{Attempt, Fixed, PacketFigures};
 /// Changes of an attempt that are shown.
 const SHOWN: usize = 4;
 
-/// All of it.
-pub fn fixed(fixed: &Fixed) -> String {
+/// All of it; `netns` are the words of the network namespace, as ` --netns blue`, if commands need them.
+pub fn fixed(fixed: &Fixed, netns: &str) -> String {
     let mut out = String::new();
     line!(out, "{}", answer(fixed));
     if let (Some(before), Some(after)) = (&fixed.before, &fixed.after)
@@ -36,8 +36,11 @@ pub fn fixed(fixed: &Fixed) -> String {
         }
     }
     if let Some(first) = fixed.kept.iter().map(|kept| kept.id).min() {
-        line!(out, "undo: nearpath tune rollback --to {}", first.saturating_sub(1));
-        line!(out, "keep across boots: nearpath tune export --applied --as boot -o nearpath-boot");
+        line!(out, "undo: nearpath tune rollback --to {}{netns}", first.saturating_sub(1));
+        line!(
+            out,
+            "keep across boots: nearpath tune export --applied --as boot -o nearpath-boot{netns}"
+        );
     }
     out
 }
