@@ -40,10 +40,14 @@ pub use counters::{
 };
 pub use dma::{memory_is_for_devices, memory_must_stay};
 pub use net_threads::{RunDelay, run_delay, run_delays, softirq_threads, vhost_threads};
-pub use netns::{NetnsRef, current_netns, entered_netns, in_netns, netns_names};
-pub use nics::named::{interface_index, interface_qdiscs, interface_vlan_egress};
+pub use netns::{NetnsRef, current_netns, entered_netns, find_in_netns, in_netns, netns_names};
+pub use nics::named::{
+    has_interface, interface_device, interface_index, interface_qdiscs, interface_vlan_egress,
+};
 pub use nics::napi::{NapiInstances, napi_parameter};
-pub use nics::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics};
+pub use nics::{
+    find_irq, irq_pattern, irqs_beside_queues, locate_irq, read_nics, serve_same_queue,
+};
 pub use pci::{is_pci_address, network_function, read_devices};
 pub use placement::{MemoryReader, MemorySelection, NoProcess, RanOn, unit_of_cgroup};
 pub use power::cpu_frequency;

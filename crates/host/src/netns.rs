@@ -4,7 +4,7 @@
 //! namespace, so that the process itself is not affected. Nothing is mounted in the file tree, and the
 //! namespace is released when the thread ends.
 
-use crate::processes::{comm, parent};
+use crate::processes::{comm, parent, pids};
 use crate::root::open_here;
 use crate::{ReadError, Root};
 use nearpath_model::Netns;
@@ -12,7 +12,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{stat, statfs};
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -102,6 +102,61 @@ fn enter(what: &str, netns: OwnedFd) -> Result<(), ReadError> {
             other => ReadError::from_errno(what, other),
         }
     })
+}
+
+/// Looks in the other network namespaces of this machine, one after the other, until `look` returns something there. They
+/// are those of its threads, those mounted anywhere, and those that a process has open, as far as they can be entered.
+pub fn find_in_netns<T: Send>(look: impl Fn(u64, Root) -> Option<T> + Sync) -> Option<T> {
+    let root = Root::live();
+    let mut seen: BTreeSet<u64> = current_netns(&root).inode.into_iter().collect();
+    let mut visit = |inode: Option<u64>, path: String| {
+        let inode = inode.filter(|inode| !seen.contains(inode))?;
+        let found = in_netns(&NetnsRef::Path(path.into()), |root| look(inode, root)).ok()?;
+        seen.insert(inode);
+        found
+    };
+    let list = |folder: &str| root.list(folder).unwrap_or_default().into_iter().map(|its| its.name);
+    let inode_of = |path: &str| namespace_inode(&root.link(path).ok()?);
+    let pids = pids(&root).unwrap_or_default();
+    let mut mounts = BTreeSet::new();
+    for pid in &pids {
+        let threads = format!("/proc/{pid}/task");
+        for path in list(&threads).map(|thread| format!("{threads}/{thread}/ns/net")) {
+            let found = visit(inode_of(&path), path);
+            if found.is_some() {
+                return found;
+            }
+        }
+        if root.link(&format!("/proc/{pid}/ns/mnt")).is_ok_and(|its| mounts.insert(its)) {
+            let table = root.text(&format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+            for (inode, point) in mounted_namespaces(&table) {
+                let found = visit(Some(inode), format!("/proc/{pid}/root{point}"));
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+    }
+    // Last, as they are many.
+    let files = pids.iter().map(|pid| format!("/proc/{pid}/fd"));
+    let mut files =
+        files.flat_map(|folder| list(&folder).map(move |file| format!("{folder}/{file}")));
+    files.find_map(|path| visit(inode_of(&path), path))
+}
+
+/// The network namespaces in a `mountinfo` (proc_pid_mountinfo(5)): inode and mount point.
+fn mounted_namespaces(table: &str) -> Vec<(u64, String)> {
+    let mounted = |line: &str| {
+        let mut fields = line.split(' ').skip(3);
+        let (inode, point) = (namespace_inode(fields.next()?)?, fields.next()?);
+        // The kernel writes blanks and backslashes as octal numbers (`mangle` of fs/proc_namespace.c).
+        let plain = [("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")];
+        let point = plain.iter().fold(point.to_owned(), |point, (code, plain)| {
+            point.replace(&format!("\\{code}"), plain)
+        });
+        Some((inode, point))
+    };
+    table.lines().filter_map(mounted).collect()
 }
 
 /// The network namespace shown by a root: its inode, and its name in `/run/netns` if it has one.
@@ -222,6 +277,14 @@ mod tests {
             assert_eq!(invoker(&root, pid), expected, "{pid}");
         }
         assert!([20, 21].contains(&invoker(&root, 20)));
+    }
+
+    #[test]
+    fn namespaces_are_found_among_the_mounts() {
+        let table = "66 25 0:21 / /run rw shared:5 - tmpfs tmpfs rw\n\
+             461 66 0:4 net:[4026532237] /run/netns/a\\040b rw shared:252 - nsfs nsfs rw\n\
+             462 66 0:4 mnt:[4026532238] /run/mnt rw - nsfs nsfs rw\n463 66";
+        assert_eq!(mounted_namespaces(table), [(4_026_532_237, "/run/netns/a b".to_owned())]);
     }
 
     #[test]

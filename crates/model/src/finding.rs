@@ -70,7 +70,7 @@ pub struct Finding {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub symptoms: Vec<Finding>,
     /// Who can do something about it.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Whose::is_host")]
     pub whose: Whose,
     /// Changes that would fix it, in the order in which to make them; one marked as an alternative replaces
     /// those that are not.
@@ -99,6 +99,13 @@ pub enum Whose {
     Quota,
     /// Whoever has configured a shaper or a queueing discipline.
     Shaper,
+}
+
+impl Whose {
+    /// Whether it is who configures this host.
+    pub fn is_host(&self) -> bool {
+        *self == Self::Host
+    }
 }
 
 /// What a finding is about.

@@ -97,7 +97,7 @@ impl CpuEvents {
         let hint = || {
             (direction == Direction::Tx).then_some(())?;
             let irq = NicIrq { nic: nic.to_owned(), name: format!("output.{queue}") };
-            let (irq, _) = locate_irq(root, &irq)?;
+            let (irq, _) = locate_irq(root, &irq, None)?;
             mask(root, &format!("/proc/irq/{irq}/affinity_hint"))
         };
         let set_again = self.happened() || !self.replugged.is_empty();

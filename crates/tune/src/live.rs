@@ -6,7 +6,7 @@
 use crate::cgroups::CpusetSetting;
 use crate::configuration::Etc;
 use crate::ethtool;
-use crate::files::Files;
+use crate::files::{Files, is_device};
 use crate::hugepages::PoolsSetting;
 use crate::irqbalance::{Bans, find_irqbalance};
 use crate::migrate::{Moved, PagesSetting};
@@ -20,7 +20,7 @@ use crate::vlan_egress;
 use crate::xdp;
 use crate::{TuneError, Writer};
 use nearpath_host::Root;
-use nearpath_model::{Change, FileOf, State, Target, Value};
+use nearpath_model::{Change, FileOf, InterfaceOf, State, Target, Value};
 use std::cell::RefCell;
 use std::path::Path;
 
@@ -81,17 +81,16 @@ impl Live {
             thread.cpus = self.files.cpus_now();
             thread.process_start_ticks = process_start(&self.root, thread.pid);
         }
-        if let Target::Nic(setting) = &mut change.target {
-            setting.instance = ethtool::instance_now(setting, &self.files);
+        if let Some(InterfaceOf { name, netns, id }) = change.target.interface_of() {
+            let now = self.files.identity(name);
+            // The interface of an interrupt may be in another network namespace.
+            if netns.is_some() || id.device.is_none() || id.device == now.device {
+                *id = now;
+            }
         }
         change.target = match change.target {
             Target::Unit(unit) => Target::Unit(units::prepared(unit)),
             Target::Ovs(setting) => Target::Ovs(ovs::prepared(setting)),
-            Target::Xdp(setting) => Target::Xdp(xdp::prepared(setting, &self.files)),
-            Target::Qdiscs(setting) => Target::Qdiscs(qdiscs::prepared(setting, &self.files)),
-            Target::VlanEgress(setting) => {
-                Target::VlanEgress(vlan_egress::prepared(setting, &self.files))
-            }
             other => other,
         };
         Ok(change)
@@ -102,23 +101,40 @@ impl Live {
     /// # Errors
     /// It cannot be read.
     pub fn look(&self, change: &Change) -> Result<ObservedValue, TuneError> {
-        match self.setting(&change.target)? {
+        let Some(target) = self.follow(&change.target)? else {
+            return Ok(ObservedValue::Gone { reason: interface_gone(&change.target) });
+        };
+        match self.setting(&target)? {
             Some(its) => setting::look(&*its, change),
             None => self.groups.look(change),
         }
     }
 
-    /// The change that re-applies a lost one: to the interrupt, queue, interface or irqbalance that is there now.
-    /// `None` if there is none, and for values that are not text.
+    /// A target of a change that was made, with the current name and network namespace of its interface; `None` if the
+    /// interface no longer exists.
+    ///
+    /// # Errors
+    /// The interface is in another network namespace, or it is unknown where.
+    pub fn follow(&self, target: &Target) -> Result<Option<Target>, TuneError> {
+        self.files.follow(target)
+    }
+
+    /// The change that re-applies a lost one: to the interrupt or queue of the same device, the software interface with
+    /// the same name, or the irqbalance that is there now. `None` if there is none, and for values that are not text.
     ///
     /// # Errors
     /// It cannot be read, or belongs to another network namespace.
     pub fn retargeted(&self, root: &Root, change: &Change) -> Result<Option<Change>, TuneError> {
         let mut change = change.clone();
+        match self.follow(&change.target)? {
+            Some(target) => change.target = target,
+            None => return Ok(None),
+        }
         if let Target::File(file) = &mut change.target {
             (file.instance, file.cpus) = (None, None);
             if let Some(irq) = &file.interrupt {
-                let Some((number, name)) = nearpath_host::locate_irq(root, irq) else {
+                let device = file.interface.device.as_deref().filter(|device| is_device(device));
+                let Some((number, name)) = nearpath_host::locate_irq(root, irq, device) else {
                     return Ok(None);
                 };
                 file.of = FileOf::Irq(number);
@@ -128,20 +144,8 @@ impl Live {
         if let Target::Thread(thread) = &mut change.target {
             thread.cpus = None;
         }
-        if let Target::Nic(setting) = &mut change.target {
-            setting.instance = None;
-        }
         if let Target::Ovs(setting) = &mut change.target {
             setting.row = None;
-        }
-        if let Target::Xdp(setting) = &mut change.target {
-            setting.instance = None;
-        }
-        if let Target::Qdiscs(setting) = &mut change.target {
-            setting.instance = None;
-        }
-        if let Target::VlanEgress(setting) = &mut change.target {
-            setting.instance = None;
         }
         if let Target::Irqbalance(irqbalance) = &mut change.target {
             let Some(running) = find_irqbalance(root) else { return Ok(None) };
@@ -193,6 +197,10 @@ impl Live {
     }
 }
 
+pub(crate) fn interface_gone(target: &Target) -> String {
+    format!("{target}: the interface no longer exists")
+}
+
 impl Default for Live {
     fn default() -> Self {
         Self::new()
@@ -215,7 +223,8 @@ impl Writer for Live {
     }
 
     fn undo(&mut self, change: &Change, state: State) -> Result<(), TuneError> {
-        if let Some(its) = self.setting(&change.target)? {
+        let Some(target) = self.follow(&change.target)? else { return Ok(()) };
+        if let Some(its) = self.setting(&target)? {
             let interrupted = state == State::Begun;
             return setting::undo(&*its, change, self.force, interrupted);
         }

@@ -17,11 +17,6 @@ use std::process::{Command, Stdio};
 /// Most bytes of tc's message in an error.
 const SAID: usize = 300;
 
-/// The inode of the interface that currently has the name.
-pub(crate) fn prepared(target: Qdiscs, files: &Files) -> Qdiscs {
-    Qdiscs { instance: files.interface(&target.nic), ..target }
-}
-
 /// The setting of a target.
 ///
 /// # Errors
@@ -104,8 +99,7 @@ impl Setting for QdiscsSetting<'_> {
     }
 
     fn is_another(&self) -> bool {
-        let was = self.target.instance;
-        was.is_some() && self.files.interface(&self.target.nic) != was
+        self.files.is_another_interface(&self.target.nic, &self.target.id)
     }
 
     fn is_in_part(&self, now: &str, before: &str, after: &str, interrupted: bool) -> bool {

@@ -4,12 +4,48 @@
 //! survive a reboot, so any other change of an earlier boot is lost, whatever the host has now: the same interrupt
 //! number may belong to another interrupt.
 
+use crate::live::interface_gone;
 use crate::{Live, ObservedValue, journal::now_s};
 use nearpath_model::{ChangeState, ChangeStatus, Entry, Pending, State};
+use std::collections::BTreeMap;
+use std::slice;
 
-/// The state of each change, in the order of the journal.
+/// The state of each change, in the order of the journal. Their targets have the current names of their interfaces.
 pub fn change_status(entries: &[Entry], live: &Live, boot: &str) -> Vec<ChangeStatus> {
-    statuses(entries, boot, |entry| live.look(&entry.change).map_err(|error| error.to_string()))
+    let mut entries = entries.to_vec();
+    let mut renamed = BTreeMap::new();
+    let mut absent = BTreeMap::new();
+    for entry in entries.iter_mut().filter(|entry| !entry.lost_by_reboot(boot)) {
+        match live.follow(&entry.change.target) {
+            Ok(Some(now)) => {
+                let was = std::mem::replace(&mut entry.change.target, now);
+                if was.to_string() != entry.change.target.to_string() {
+                    renamed.insert(entry.id, was);
+                }
+            }
+            // Their names may be those of other interfaces.
+            Ok(None) => drop(absent.insert(entry.id, Ok(interface_gone(&entry.change.target)))),
+            Err(error) => drop(absent.insert(entry.id, Err(error.to_string()))),
+        }
+    }
+    let observed = |entry: &Entry| match absent.get(&entry.id) {
+        Some(Ok(reason)) => Ok(ObservedValue::Gone { reason: String::clone(reason) }),
+        Some(Err(reason)) => Err(String::clone(reason)),
+        None => live.look(&entry.change).map_err(|error| error.to_string()),
+    };
+    let (away, here): (Vec<Entry>, Vec<Entry>) =
+        entries.into_iter().partition(|entry| absent.contains_key(&entry.id));
+    let mut all = statuses(&here, boot, observed);
+    all.extend(away.iter().flat_map(|entry| statuses(slice::from_ref(entry), boot, observed)));
+    all.sort_by_key(|status| status.entry.id);
+    for status in &mut all {
+        if let Some(was) = renamed.get(&status.entry.id) {
+            let reason = status.reason.get_or_insert_default();
+            let separator = if reason.is_empty() { "" } else { "; " };
+            *reason = format!("made as {was}: the interface was renamed{separator}{reason}");
+        }
+    }
+    all
 }
 
 fn statuses(

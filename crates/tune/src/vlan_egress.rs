@@ -13,11 +13,6 @@ use std::process::{Command, Stdio};
 /// Most bytes of ip's message in an error.
 const SAID: usize = 300;
 
-/// The inode of the interface that currently has the name.
-pub(crate) fn prepared(target: VlanEgress, files: &Files) -> VlanEgress {
-    VlanEgress { instance: files.interface(&target.vlan), ..target }
-}
-
 /// The setting of a target.
 ///
 /// # Errors
@@ -95,7 +90,6 @@ impl Setting for EgressSetting<'_> {
     }
 
     fn is_another(&self) -> bool {
-        let was = self.target.instance;
-        was.is_some() && self.files.interface(&self.target.vlan) != was
+        self.files.is_another_interface(&self.target.vlan, &self.target.id)
     }
 }

@@ -269,6 +269,7 @@ fn diagnosis() -> Diagnosis {
                     max_ns: Some(656_000),
                 },
                 subjects: vec![Subject::Nic("eth0".into())],
+                whose: nearpath_model::Whose::Host,
                 symptoms: vec![
                     Finding::new(Severity::Info, "CPU 1 does 97.7% of the receive work")
                         .evidence("97.7% of 905 NET_RX runs were on CPU 1."),
@@ -283,6 +284,7 @@ fn diagnosis() -> Diagnosis {
                 evidence: Vec::new(),
                 cost: FindingCost::default(),
                 subjects: Vec::new(),
+                whose: nearpath_model::Whose::Host,
                 symptoms: Vec::new(),
                 changes: Vec::new(),
                 manual: Vec::new(),

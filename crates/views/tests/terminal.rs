@@ -104,6 +104,7 @@ fn finding(severity: Severity, title: &str) -> Finding {
         evidence: vec!["The reader waited in the run queue 1,203 times.".to_owned()],
         cost: FindingCost { seconds_per_second: Some(0.0123), ..FindingCost::default() },
         subjects: Vec::new(),
+        whose: nearpath_model::Whose::Host,
         symptoms: Vec::new(),
         changes: Vec::new(),
         manual: vec!["chrt -o -p 0 4711".to_owned()],

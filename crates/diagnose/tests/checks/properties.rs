@@ -168,6 +168,7 @@ fn finding() -> impl Strategy<Value = Finding> {
     (severity, cost(), cost(), "[ab]", "[ab]", "[ab]").prop_map(
         |(severity, seconds, share, check, title, evidence)| Finding {
             subjects: Vec::new(),
+            whose: nearpath_model::Whose::Host,
             symptoms: Vec::new(),
             check,
             severity,

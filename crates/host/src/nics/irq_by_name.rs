@@ -27,11 +27,15 @@ pub fn irq_pattern(irq: &NicIrq) -> Option<String> {
     whole.chars().all(plain).then(|| format!("{any}{whole}{device}"))
 }
 
-/// Its current number and name on this machine.
-pub fn locate_irq(root: &Root, irq: &NicIrq) -> Option<(IrqNumber, NicIrq)> {
+/// Its current number and name on this machine. Where the interface may have another name now, or be in another network
+/// namespace, its device is given, as in [`super::named::interface_device`].
+pub fn locate_irq(root: &Root, irq: &NicIrq, device: Option<&str>) -> Option<(IrqNumber, NicIrq)> {
     let table = root.read(crate::irqs::TABLE).ok()?;
     let irqs = parse::parse_interrupts(&table).ok()?.irqs;
-    let number = find_irq(root, irq, &irqs)?;
+    let number = match device {
+        Some(device) => find_irq_of(root, device, irq, &irqs),
+        None => find_irq(root, irq, &irqs),
+    }?;
     let name = irqs.into_iter().find(|its| its.irq == number)?.name;
     Some((number, NicIrq { nic: irq.nic.clone(), name }))
 }
@@ -39,7 +43,12 @@ pub fn locate_irq(root: &Root, irq: &NicIrq) -> Option<(IrqNumber, NicIrq)> {
 /// The interrupt with this name among those of a host. `None` if there is none, or several candidates.
 pub fn find_irq(root: &Root, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber> {
     let path = root.resolve(&format!("/sys/class/net/{}/device", nic_irq.nic)).ok()?;
-    let numbers = super::queues::device_irqs(root, &Device { path, ..Device::default() });
+    find_irq_of(root, &path, nic_irq, irqs)
+}
+
+fn find_irq_of(root: &Root, device: &str, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber> {
+    let device = Device { path: device.to_owned(), ..Device::default() };
+    let numbers = super::queues::device_irqs(root, &device);
     let its: Vec<&Irq> = irqs.iter().filter(|irq| numbers.contains(&irq.irq)).collect();
     if let Some(same) = its.iter().find(|irq| irq.name == nic_irq.name) {
         return Some(same.irq);
@@ -47,6 +56,11 @@ pub fn find_irq(root: &Root, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber
     let serves = irq_names::parse(&nic_irq.name)?;
     let mut alike = its.iter().filter(|irq| irq_names::parse(&irq.name) == Some(serves));
     alike.next().filter(|_| alike.next().is_none()).map(|irq| irq.irq)
+}
+
+/// Whether two names are of interrupts of the same queue, whatever the interface or the device is called in them.
+pub fn serve_same_queue(one: &str, other: &str) -> bool {
+    irq_names::parse(one).is_some_and(|queue| irq_names::parse(other) == Some(queue))
 }
 
 /// The interrupts of an interface's device that belong to no queue and have one handler, such as link or error
@@ -94,6 +108,14 @@ mod tests {
     }
 
     #[test]
+    fn the_queue_of_a_name_is_compared() {
+        assert!(serve_same_queue("eth0-TxRx-3", "wan0-TxRx-3"));
+        assert!(!serve_same_queue("eth0-TxRx-3", "eth0-TxRx-4"));
+        assert!(!serve_same_queue("eth0-TxRx-3", "eth0-rx-3"));
+        assert!(!serve_same_queue("eth0", "eth0"), "of no queue");
+    }
+
+    #[test]
     fn it_is_found_by_its_device_with_any_number() {
         let layout = Layout { packages: 1, nodes: 1, llcs: 1, cores: 2, threads: 1 };
         let nic = |name, bus, first| trees::Nic::pci(name, "igb", bus).queues(2, first);
@@ -113,6 +135,13 @@ mod tests {
         assert_eq!(found("eth1", "eth1-TxRx-2"), None);
         assert_eq!(found("eth1", "eth1-rx-1"), None, "it served both directions");
         assert_eq!(found("eth2", "eth2-TxRx-0"), None);
+        // By its device, whatever the interface is called now, and whatever is called so now.
+        let device = crate::interface_device(&root, "eth0");
+        for nic in ["eth0", "eth1", "wan0"] {
+            let its = irq(nic, "eth0-TxRx-1");
+            let located = locate_irq(&root, &its, device.as_deref());
+            assert_eq!(located, Some((IrqNumber(101), irq(nic, "eth0-TxRx-1"))), "{nic}");
+        }
         let name = |number| host.name_of_irq(IrqNumber(number));
         assert_eq!(name(101), Some(irq("eth0", "eth0-TxRx-1")));
         assert_eq!(name(7), None);

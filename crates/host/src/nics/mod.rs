@@ -24,7 +24,7 @@ mod sysfs;
 
 use crate::{EntryKind, Notes, Root, current_netns};
 use answers::{Answers, fact, listed};
-pub use irq_by_name::{find_irq, irq_pattern, irqs_beside_queues, locate_irq};
+pub use irq_by_name::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, serve_same_queue};
 use nearpath_model::{IfIndex, Irq, IrqNumber, Netns, Nic, NicKind, RxQueue, TxQueue};
 use std::collections::BTreeMap;
 use sysfs::Interface;

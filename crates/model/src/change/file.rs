@@ -1,6 +1,9 @@
 //! A setting in a file of `/sys` or `/proc`.
 
-use super::{FileOf, Form, InterfaceFile, Persistence, QueueFile, Sysctl, TargetKind};
+use super::{
+    FileOf, Form, InterfaceFile, InterfaceId, InterfaceOf, Persistence, QueueFile, Sysctl,
+    TargetKind,
+};
 use crate::{CpuSet, IrqNumber, NicIrq, QueueId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,6 +24,9 @@ pub struct SettingFile {
     /// (`kernfs_ino` of fs/kernfs).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
+    /// Which interface it belongs to, set once it was changed.
+    #[serde(default, skip_serializing_if = "InterfaceId::is_empty")]
+    pub interface: InterfaceId,
     /// For CPUs, set once they were changed: which CPUs were online. When others are, the kernel or the driver may
     /// have set the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +44,8 @@ pub struct OnlineCpus {
 
 impl From<FileOf> for SettingFile {
     fn from(of: FileOf) -> Self {
-        Self { of, netns: None, interrupt: None, instance: None, cpus: None }
+        let interface = InterfaceId::default();
+        Self { of, netns: None, interrupt: None, instance: None, interface, cpus: None }
     }
 }
 
@@ -145,6 +152,16 @@ impl TargetKind for SettingFile {
 
     fn may_be_refused(&self) -> bool {
         self.irq().is_some()
+    }
+
+    fn interface_of(&mut self) -> Option<InterfaceOf<'_>> {
+        let (name, netns) = match &mut self.of {
+            FileOf::Queue { nic, .. } | FileOf::Interface { nic, .. } => {
+                (nic, Some(&mut self.netns))
+            }
+            _ => (&mut self.interrupt.as_mut()?.nic, None),
+        };
+        Some(InterfaceOf { name, netns, id: &mut self.interface })
     }
 
     fn set_netns(&mut self, netns: Option<u64>) {

@@ -8,6 +8,7 @@ mod file;
 mod file_of;
 mod form;
 mod hugepages;
+mod interface;
 mod irqbalance;
 mod nic;
 mod ovs;
@@ -30,6 +31,7 @@ pub use file_of::{
 };
 pub use form::Form;
 pub use hugepages::{HugepagePools, PoolCounts};
+pub use interface::{InterfaceId, InterfaceOf};
 pub use irqbalance::Irqbalance;
 pub use nic::{Ethtool, NicSetting};
 pub use ovs::{OVS_UNSET, OvsKey, OvsSetting};
@@ -126,6 +128,11 @@ trait TargetKind: fmt::Display {
     /// Whether only a write shows that the host accepts it.
     fn may_be_refused(&self) -> bool {
         false
+    }
+
+    /// The interface that it belongs to.
+    fn interface_of(&mut self) -> Option<InterfaceOf<'_>> {
+        None
     }
 
     /// Puts it into a network namespace, if it belongs to one.
@@ -296,6 +303,21 @@ impl Target {
     /// Which CPUs were online when it was changed, if that is known and matters.
     pub fn cpus_then(&self) -> Option<&OnlineCpus> {
         self.its().cpus_then()
+    }
+
+    /// Whether the object of another one is known to be a later one with the same name: an interface, queue or interrupt
+    /// that was created again.
+    pub fn is_re_created(&self, other: &Self) -> bool {
+        let instance = |target: &Self| match target {
+            Self::File(file) => file.instance,
+            _ => target.clone().interface_of()?.id.instance,
+        };
+        instance(self).zip(instance(other)).is_some_and(|(was, now)| was != now)
+    }
+
+    /// The interface that it belongs to, or whose interrupt it is.
+    pub fn interface_of(&mut self) -> Option<InterfaceOf<'_>> {
+        self.its_mut().interface_of()
     }
 
     /// The REUSEPORT group, if it is one.

@@ -1,6 +1,6 @@
 //! Settings of an interface that ethtool(8) shows and sets, and those of its NAPI instances.
 
-use super::{Persistence, TargetKind, is_interface_name};
+use super::{InterfaceId, InterfaceOf, Persistence, TargetKind, is_interface_name};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -13,10 +13,9 @@ pub struct NicSetting {
     pub netns: Option<u64>,
     /// Which of its settings.
     pub what: Ethtool,
-    /// Set once it was changed: the inode of the interface in sysfs. The kernel assigns a new one to an
-    /// interface re-created under the same name, as in [`super::SettingFile::instance`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<u64>,
+    /// Which interface it is, set once it was changed.
+    #[serde(flatten)]
+    pub id: InterfaceId,
 }
 
 /// What ethtool sets, by its option.
@@ -81,7 +80,7 @@ impl fmt::Display for NicSetting {
 impl NicSetting {
     /// A setting of an interface in the current namespace.
     pub fn new(nic: impl Into<String>, what: Ethtool) -> Self {
-        Self { nic: nic.into(), netns: None, what, instance: None }
+        Self { nic: nic.into(), netns: None, what, id: InterfaceId::default() }
     }
 
     /// Parses a setting's text in a plan: `ethtool eth0 rings`, `napi eth0 3`.
@@ -101,7 +100,7 @@ impl NicSetting {
             ["napi", nic, place] => (nic, Ethtool::Napi(place.parse().ok()?)),
             _ => return None,
         };
-        let setting = Self { nic: nic.to_owned(), netns, what, instance: None };
+        let setting = Self { nic: nic.to_owned(), netns, what, id: InterfaceId::default() };
         // One text per setting: `rule 03` is rejected.
         (is_interface_name(nic) && setting.to_string() == text).then_some(setting)
     }
@@ -146,6 +145,11 @@ impl TargetKind for NicSetting {
         self.nic.clone()
     }
 
+    fn interface_of(&mut self) -> Option<InterfaceOf<'_>> {
+        let (name, netns) = (&mut self.nic, Some(&mut self.netns));
+        Some(InterfaceOf { name, netns, id: &mut self.id })
+    }
+
     fn set_netns(&mut self, netns: Option<u64>) {
         self.netns = netns;
     }
@@ -177,6 +181,10 @@ mod tests {
             let json = serde_json::to_string(&setting).unwrap();
             assert_eq!(serde_json::from_str::<NicSetting>(&json).unwrap(), setting);
         }
+        // As in older journals.
+        let json = r#"{"nic": "eth0", "netns": 5, "what": "rings", "instance": 77}"#;
+        let older: NicSetting = serde_json::from_str(json).unwrap();
+        assert_eq!(older.id, InterfaceId { instance: Some(77), device: None });
         for text in [
             "ethtool eth0 rule 03",
             "",

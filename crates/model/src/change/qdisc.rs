@@ -1,6 +1,6 @@
 //! The queueing disciplines by which an interface sends.
 
-use super::{Persistence, TargetKind, is_interface_name};
+use super::{InterfaceId, InterfaceOf, Persistence, TargetKind, is_interface_name};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -11,15 +11,15 @@ pub struct Qdiscs {
     pub nic: String,
     /// Inode of the network namespace that it is in.
     pub netns: Option<u64>,
-    /// Set once it was changed: the inode of the interface in sysfs, as in [`super::NicSetting::instance`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<u64>,
+    /// Which interface it is, set once it was changed.
+    #[serde(flatten)]
+    pub id: InterfaceId,
 }
 
 impl Qdiscs {
     /// Those of an interface in the current namespace.
     pub fn new(nic: impl Into<String>) -> Self {
-        Self { nic: nic.into(), netns: None, instance: None }
+        Self { nic: nic.into(), netns: None, id: InterfaceId::default() }
     }
 }
 
@@ -49,6 +49,11 @@ impl TargetKind for Qdiscs {
 
     fn owner(&self) -> String {
         self.nic.clone()
+    }
+
+    fn interface_of(&mut self) -> Option<InterfaceOf<'_>> {
+        let (name, netns) = (&mut self.nic, Some(&mut self.netns));
+        Some(InterfaceOf { name, netns, id: &mut self.id })
     }
 
     fn set_netns(&mut self, netns: Option<u64>) {

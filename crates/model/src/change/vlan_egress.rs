@@ -1,6 +1,6 @@
 //! Which VLAN priority a VLAN gives to what it sends.
 
-use super::{Persistence, TargetKind, is_interface_name};
+use super::{InterfaceId, InterfaceOf, Persistence, TargetKind, is_interface_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,15 +13,15 @@ pub struct VlanEgress {
     pub vlan: String,
     /// Inode of the network namespace that it is in.
     pub netns: Option<u64>,
-    /// Set once it was changed: the inode of the interface in sysfs, as in [`super::NicSetting::instance`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<u64>,
+    /// Which interface it is, set once it was changed.
+    #[serde(flatten)]
+    pub id: InterfaceId,
 }
 
 impl VlanEgress {
     /// That of a VLAN in the current namespace.
     pub fn new(vlan: impl Into<String>) -> Self {
-        Self { vlan: vlan.into(), netns: None, instance: None }
+        Self { vlan: vlan.into(), netns: None, id: InterfaceId::default() }
     }
 }
 
@@ -47,6 +47,11 @@ impl TargetKind for VlanEgress {
 
     fn owner(&self) -> String {
         self.vlan.clone()
+    }
+
+    fn interface_of(&mut self) -> Option<InterfaceOf<'_>> {
+        let (name, netns) = (&mut self.vlan, Some(&mut self.netns));
+        Some(InterfaceOf { name, netns, id: &mut self.id })
     }
 
     fn set_netns(&mut self, netns: Option<u64>) {

@@ -1,6 +1,6 @@
 //! The XDP program of an interface that moves received packets of some classes to a CPU each.
 
-use super::{Persistence, TargetKind, is_interface_name};
+use super::{InterfaceId, InterfaceOf, Persistence, TargetKind, is_interface_name};
 use crate::CpuId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,9 +15,9 @@ pub struct XdpPriorities {
     pub nic: String,
     /// Inode of the network namespace that it is in.
     pub netns: Option<u64>,
-    /// Set once it was changed: the inode of the interface in sysfs, as in [`super::NicSetting::instance`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<u64>,
+    /// Which interface it is, set once it was changed.
+    #[serde(flatten)]
+    pub id: InterfaceId,
 }
 
 /// A class of received packets.
@@ -127,7 +127,7 @@ impl fmt::Display for XdpPriorities {
 impl XdpPriorities {
     /// That of an interface in the current namespace.
     pub fn new(nic: impl Into<String>) -> Self {
-        Self { nic: nic.into(), netns: None, instance: None }
+        Self { nic: nic.into(), netns: None, id: InterfaceId::default() }
     }
 }
 
@@ -152,6 +152,11 @@ impl TargetKind for XdpPriorities {
 
     fn owner(&self) -> String {
         self.nic.clone()
+    }
+
+    fn interface_of(&mut self) -> Option<InterfaceOf<'_>> {
+        let (name, netns) = (&mut self.nic, Some(&mut self.netns));
+        Some(InterfaceOf { name, netns, id: &mut self.id })
     }
 
     fn set_netns(&mut self, netns: Option<u64>) {

@@ -110,7 +110,7 @@ impl<'a> QueueNumbers<'a> {
             }
             SavedPart::Irq(name) => {
                 let irq = NicIrq { nic: self.target.nic.clone(), name: name.clone() };
-                nearpath_host::locate_irq(&Root::live(), &irq).map(|(number, _)| number)
+                nearpath_host::locate_irq(&Root::live(), &irq, None).map(|(number, _)| number)
             }
             SavedPart::QueueFile(_) | SavedPart::Rss => None,
         })

@@ -23,11 +23,6 @@ use dependents::QueueNumbers;
 use nearpath_model::{Ethtool, NicSetting};
 use numbers::NumbersSetting;
 
-/// The inode of the interface that currently has the name.
-pub(crate) fn instance_now(target: &NicSetting, files: &Files) -> Option<u64> {
-    files.interface(&target.nic)
-}
-
 /// The ethtool arguments that set a value, for scripts; `None` for values that ethtool cannot set: a table that is
 /// neither equal nor in order, a rule of an unknown kind.
 pub(crate) fn command(target: &NicSetting, value: &str) -> Option<Vec<String>> {
@@ -113,8 +108,7 @@ impl Setting for OfInstance<'_> {
     }
 
     fn is_another(&self) -> bool {
-        let was = self.target.instance;
-        was.is_some() && instance_now(self.target, self.files) != was
+        self.files.is_another_interface(&self.target.nic, &self.target.id)
     }
 
     fn is_rounded(&self, now: &str, written: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The changes of nearpath on this host in exportable form. Input: the journal. Output: changes of a plan.
 
 use super::LeftOut;
-use nearpath_model::{Change, ChangeState, ChangeStatus, PlannedChange, Target};
+use nearpath_model::{Change, ChangeState, ChangeStatus, InterfaceId, PlannedChange, Target};
 
 /// The changes in effect, each setting once: with the value before its first change and the value of its last.
 /// And the others, with the reason why they are not exported.
@@ -60,12 +60,11 @@ fn planned(change: &Change, id: &str) -> Result<PlannedChange, String> {
 /// The same setting, regardless of the instance and namespace it was made on.
 fn place(target: &Target) -> Target {
     let mut target = target.clone().in_netns(None);
+    if let Some(interface) = target.interface_of() {
+        *interface.id = InterfaceId::default();
+    }
     match &mut target {
         Target::File(file) => (file.instance, file.cpus) = (None, None),
-        Target::Nic(setting) => setting.instance = None,
-        Target::Xdp(setting) => setting.instance = None,
-        Target::Qdiscs(setting) => setting.instance = None,
-        Target::VlanEgress(setting) => setting.instance = None,
         Target::Thread(thread) => thread.cpus = None,
         _ => {}
     }

@@ -8,13 +8,15 @@ use super::offline::{is_stored, possible_of};
 use crate::TuneError;
 use crate::hotplug::{CpuEvents, cpus_now, online};
 use crate::setting::{Possible, Setting};
-use nearpath_host::{Root, current_netns};
+use nearpath_host::{Root, current_netns, serve_same_queue};
 use nearpath_model::{FileOf, Form, IrqNumber, NicIrq, OnlineCpus, QueueFile, SettingFile};
 use rustix::fs::{
     CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, openat, openat2,
 };
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -36,7 +38,9 @@ pub(crate) struct Files {
     /// That of the calling thread's network namespace.
     sysfs: Result<OwnedFd, Errno>,
     debugfs: Result<OwnedFd, Errno>,
-    netns: Option<u64>,
+    pub(super) netns: Option<u64>,
+    /// Inodes of interfaces that are proved to be in no network namespace.
+    pub(super) gone: RefCell<BTreeSet<u64>>,
 }
 
 impl Files {
@@ -47,6 +51,7 @@ impl Files {
             sysfs: own_sysfs(),
             debugfs: base("/sys/kernel/debug", DEBUGFS),
             netns: current_netns(&Root::live()).inode,
+            gone: RefCell::default(),
         }
     }
 
@@ -77,7 +82,7 @@ impl Files {
         }
     }
 
-    /// The inode of an interface, as in [`nearpath_model::NicSetting::instance`].
+    /// The inode of an interface, as in [`nearpath_model::InterfaceId::instance`].
     pub fn interface(&self, nic: &str) -> Option<u64> {
         self.inode(&format!("/sys/class/net/{nic}/ifindex"))
     }
@@ -98,20 +103,26 @@ impl Files {
         CpuEvents::since(&Root::live(), |path| self.inode(path), cpus, made)
     }
 
+    /// The number of links of a directory.
+    pub(super) fn links(&self, path: &str) -> Option<u64> {
+        Some(fstat(self.open(path, OFlags::PATH).ok()?).ok()?.st_nlink as u64)
+    }
+
     fn inode(&self, path: &str) -> Option<u64> {
         let opened = self.open(path, OFlags::PATH).ok()?;
         Some(fstat(&opened).ok()?.st_ino)
     }
 
-    /// Whether an interrupt has a handler with this name; true if that is unknown.
-    fn has_handler(&self, irq: IrqNumber, name: &str) -> bool {
+    /// Whether an interrupt has a handler with this name; true if that is unknown. If it is still the `same` interrupt,
+    /// the interface may be down or renamed since: then it has none, or one that is named after the new name.
+    fn has_handler(&self, irq: IrqNumber, name: &str, same: bool) -> bool {
         let folder = interrupt_folder(irq);
         let opened = self.open(&format!("{folder}/actions"), OFlags::RDONLY);
         let Ok(file) = opened.map(File::from) else { return true };
         let mut text = Vec::new();
         let read = file.take(MAX_FILE).read_to_end(&mut text);
         let text = String::from_utf8_lossy(&text);
-        read.is_err() || text.trim_end().split(',').any(|handler| handler == name)
+        read.is_err() || text.trim_end().split(',').any(|handler| is_handler(handler, name, same))
     }
 
     /// Checks that a setting belongs to this network namespace.
@@ -151,6 +162,12 @@ impl Files {
             }
         }
     }
+}
+
+/// Whether a handler of an interrupt, or none of an interface that is down, is that with a name, as in
+/// [`Files::has_handler`].
+fn is_handler(handler: &str, name: &str, same: bool) -> bool {
+    handler == name || (same && (handler.is_empty() || serve_same_queue(handler, name)))
 }
 
 /// The directory of an interrupt in sysfs.
@@ -235,8 +252,9 @@ impl Setting for FileSetting<'_> {
         let path = &self.path;
         let step = || format!("reading {path}");
         // An interrupt with this number but another handler is a different one.
+        let same = self.file.instance.is_some() && !self.is_another();
         if let (Some(NicIrq { name, .. }), Some(irq)) = (&self.file.interrupt, self.file.irq())
-            && !self.files.has_handler(irq, name)
+            && !self.files.has_handler(irq, name, same)
         {
             return Ok(None);
         }
@@ -342,6 +360,16 @@ mod tests {
         let other = said(&file("/sys/class/net/lo/queues/rx-0/rps_cpus"));
         assert!(other.contains("to network namespace unknown"), "{other}");
         assert!(files.setting(&file("/proc/irq/1/smp_affinity_list")).is_ok());
+    }
+
+    #[test]
+    fn an_interrupt_keeps_its_handler_when_its_interface_is_renamed() {
+        let is = |handler, same| is_handler(handler, "eth0-TxRx-1", same);
+        assert!(is("eth0-TxRx-1", true) && is("eth0-TxRx-1", false));
+        assert!(is("wan0-TxRx-1", true) && is("", true), "renamed, and down meanwhile");
+        assert!(!is("eth0-TxRx-2", true) && !is("ahci", true));
+        // An interrupt of another object with its number.
+        assert!(!is("wan0-TxRx-1", false) && !is("", false));
     }
 
     #[test]

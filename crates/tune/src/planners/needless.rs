@@ -137,6 +137,7 @@ mod tests {
             evidence: Vec::new(),
             cost: FindingCost::default(),
             subjects: Vec::new(),
+            whose: nearpath_model::Whose::Host,
             symptoms: Vec::new(),
             changes: Vec::new(),
             manual: Vec::new(),

@@ -5,13 +5,14 @@
 //! only then.
 //!
 //! Input: the host after a kernel event. Output: the planners' changes for the interfaces that are new or different since
-//! the last look: their interrupts and the steering of their queues, recorded in the journal like all changes. Once the
-//! interface is gone, its changes are dropped from the journal: there is nothing left to undo.
+//! the last look: their interrupts and the steering of their queues, recorded in the journal like all changes. Once it is
+//! proved that the interface is gone, its changes are dropped from the journal: there is nothing left to undo.
 
+use crate::files::is_device;
 use crate::planners::{Request, System, plan};
 use crate::{Executor, Journal, Live, TuneError, change_status};
-use nearpath_host::{Root, Wanted, current_netns};
-use nearpath_model::{Change, ChangeState, Entry, Goal, Host, Notice, Noticed, Target};
+use nearpath_host::{Entry as DirEntry, Root, Wanted, current_netns, has_interface};
+use nearpath_model::{ChangeState, Entry, Goal, Host, InterfaceOf, Notice, Noticed, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -110,11 +111,9 @@ impl DeviceWatch {
     /// The journal cannot be read, or is locked.
     pub fn drop_gone(&self, root: &Root) -> Result<Vec<Notice>, TuneError> {
         let interfaces = root.list("/sys/class/net")?;
-        let exists = |name: &str| interfaces.iter().any(|entry| entry.name == name);
         let entries = Journal::read(&self.folder)?;
         let gone = |entry: &Entry| {
-            entry.change.why.starts_with(NEW)
-                && nic_of(&entry.change).is_some_and(|nic| !exists(&nic))
+            entry.change.why.starts_with(NEW) && is_gone(root, &interfaces, &entry.change.target)
         };
         if !entries.iter().any(gone) {
             return Ok(Vec::new());
@@ -123,9 +122,7 @@ impl DeviceWatch {
         let live = Live::new();
         let mut notices = Vec::new();
         for status in change_status(&executor.entries(), &live, &self.boot) {
-            // One that is still in effect, for instance on an interface that was only renamed, stays.
-            let is_lost = matches!(status.state, Some(ChangeState::Lost) | None);
-            if gone(&status.entry) && is_lost {
+            if status.state == Some(ChangeState::Lost) && gone(&status.entry) {
                 executor.forget(&status.entry)?;
                 let reason = status.reason.unwrap_or_default();
                 notices.push(Notice {
@@ -166,7 +163,7 @@ impl DeviceWatch {
             let device = nic.bus.as_deref().unwrap_or(name);
             let driver = nic.driver.as_deref().unwrap_or("unknown");
             for mut step in steps {
-                if nic_of(&step.change).as_deref() != Some(name.as_str()) {
+                if step.change.target.interface_of().is_none_or(|nic| nic.name != name) {
                     continue;
                 }
                 step.change.why = format!("{NEW}{device} ({driver}): {}", step.change.why);
@@ -183,7 +180,7 @@ impl DeviceWatch {
                     Err(error) => Noticed::Failed(error.to_string()),
                 };
                 let id = executor.entries().last().map_or(0, |entry| entry.id);
-                drop_older(executor, id)?;
+                drop_older(executor, &Live::new(), id)?;
                 notices.push(Notice { id, target, what });
             }
         }
@@ -191,31 +188,36 @@ impl DeviceWatch {
     }
 }
 
-/// Drops earlier changes of this watch of the same setting: they were made to interrupts or queues that the driver has
-/// created again since, as igb does with those of the physical function when virtual ones come.
-fn drop_older(executor: &mut Executor<Live>, id: u64) -> Result<(), TuneError> {
+/// Drops earlier changes of this watch of the same setting, if they were made to interrupts or queues that the driver has
+/// created again since, as igb does with those of the physical function when virtual ones come. An earlier change of the
+/// same interrupt or queue stays: it has the original value.
+fn drop_older(executor: &mut Executor<Live>, live: &Live, id: u64) -> Result<(), TuneError> {
     let entries = executor.entries();
     let Some(new) = entries.iter().find(|entry| entry.id == id) else { return Ok(()) };
     let is_older = |entry: &&Entry| {
         entry.id != id
             && entry.change.why.starts_with(NEW)
-            && entry.change.target.same_place(&new.change.target)
+            && live.follow(&entry.change.target).is_ok_and(|its| {
+                its.is_some_and(|its| {
+                    its.same_place(&new.change.target) && its.is_re_created(&new.change.target)
+                })
+            })
     };
     entries.iter().filter(is_older).try_for_each(|older| executor.forget(older))
 }
 
-/// The interface that a change is for, of those that a device watch makes.
-fn nic_of(change: &Change) -> Option<String> {
-    match &change.target {
-        Target::File(file) => {
-            let irq = file.interrupt.as_ref().map(|irq| irq.nic.as_str());
-            irq.or(file.of.nic()).map(str::to_owned)
+/// Whether it is proved that an interface is in no network namespace, as far as that is not the state of its changes.
+fn is_gone(root: &Root, interfaces: &[DirEntry], target: &Target) -> bool {
+    let mut target = target.clone();
+    let Some(InterfaceOf { name, netns, id }) = target.interface_of() else { return false };
+    match &id.device {
+        Some(device) => is_device(device) && has_interface(root, device).is_ok_and(|has| !has),
+        // Of an older journal. The interrupts of an interface may be those of one in another namespace.
+        None => {
+            netns.is_some()
+                && id.instance.is_some()
+                && interfaces.iter().all(|its| its.name != *name)
         }
-        Target::Nic(setting) => Some(setting.nic.clone()),
-        Target::Xdp(setting) => Some(setting.nic.clone()),
-        Target::Qdiscs(setting) => Some(setting.nic.clone()),
-        Target::VlanEgress(setting) => Some(setting.vlan.clone()),
-        _ => None,
     }
 }
 
@@ -262,7 +264,84 @@ fn seen(root: &Root) -> Result<BTreeMap<String, Seen>, TuneError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_model::{Change, FileOf, InterfaceId, IrqNumber, NicIrq, SettingFile};
     use nearpath_testing::trees::{Layout, Machine, Nic as TreeNic};
+    use std::fs;
+    use std::path::Path;
+
+    /// Makes changes of these targets by a watch, as far as the journal knows.
+    fn record(folder: &Path, targets: impl IntoIterator<Item = Target>) {
+        let mut journal = Journal::open(folder, "boot").unwrap();
+        for target in targets {
+            let why = format!("{NEW}0000:5e:10.0 (igbvf): a test");
+            let persistence = target.persistence();
+            let (before, after, snapshot) = ("0".into(), "1".into(), Vec::new());
+            let change = Change { target, before, after, why, persistence, snapshot };
+            let id = journal.begin(&change, None).unwrap();
+            journal.done(id).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_earlier_change_leaves_the_journal_when_its_queue_was_re_created() {
+        let journal = tempfile::tempdir().unwrap();
+        let target = |instance| {
+            let of = FileOf::parse("/sys/class/net/vf0/queues/rx-0/rps_cpus").unwrap();
+            Target::from(SettingFile { instance, ..of.into() })
+        };
+        // The second and the last of the same queue: only the first of both has its original value.
+        record(journal.path(), [Some(1), Some(2), None, Some(2)].map(target));
+        let opened = Journal::open(journal.path(), "boot").unwrap();
+        let mut executor = Executor::new(opened, Live::new());
+        drop_older(&mut executor, &Live::new(), 4).unwrap();
+        let left: Vec<u64> = executor.entries().iter().map(|entry| entry.id).collect();
+        assert_eq!(left, [2, 3, 4]);
+    }
+
+    #[test]
+    fn changes_leave_the_journal_when_their_device_has_no_interface_in_any_namespace() {
+        let tree = tempfile::tempdir().unwrap();
+        let make = |path: &str| fs::create_dir_all(tree.path().join(path)).unwrap();
+        make("sys/class/net");
+        let root = Root::tree(tree.path()).unwrap();
+        let journal = tempfile::tempdir().unwrap();
+        let folder = journal.path().to_owned();
+        // None that this machine has: there they are lost.
+        let device = "/sys/devices/pci0000:5d/0000:5e:10.0";
+        let target = |mut target: Target, device: Option<&str>| {
+            let nic = target.interface_of().unwrap();
+            *nic.id = InterfaceId { instance: Some(1), device: device.map(str::to_owned) };
+            target
+        };
+        let here = current_netns(&Root::live()).inode;
+        let parsed = |text: &str| Target::parse(text, here).unwrap();
+        let irq = |number| {
+            let interrupt = NicIrq { nic: "vf0".to_owned(), name: "vf0-TxRx-0".to_owned() };
+            let of = FileOf::Irq(IrqNumber(number));
+            Target::from(SettingFile { interrupt: Some(interrupt), ..of.into() })
+        };
+        let targets = [
+            target(parsed("/sys/class/net/vf0/queues/rx-0/rps_cpus"), Some(device)),
+            target(parsed("ethtool vf0 rings"), Some(device)),
+            target(irq(999_998), Some(device)),
+            // Of an older journal: nothing proves that the interface is in no namespace.
+            irq(999_999),
+        ];
+        record(&folder, targets);
+        let watch = DeviceWatch::new(folder.clone(), "boot".to_owned());
+        let left = || Journal::read(&folder).unwrap().len();
+        // In the namespace of a pod.
+        make("sys/devices/pci0000:5d/0000:5e:10.0/net");
+        assert_eq!((watch.drop_gone(&root).unwrap(), left()), (vec![], 4));
+        // Here with another name.
+        make("sys/class/net/wan0");
+        assert_eq!((watch.drop_gone(&root).unwrap(), left()), (vec![], 4));
+        // Bound to vfio-pci.
+        fs::remove_dir(tree.path().join("sys/devices/pci0000:5d/0000:5e:10.0/net")).unwrap();
+        let dropped = watch.drop_gone(&root).unwrap();
+        assert!(dropped.iter().all(|notice| matches!(notice.what, Noticed::Dropped(_))));
+        assert_eq!((dropped.len(), left()), (3, 1));
+    }
 
     #[test]
     fn an_interface_is_new_when_something_of_it_changes() {

@@ -44,9 +44,9 @@ impl Watch {
         let entries = Journal::read(&self.folder)?;
         let live = Live::new();
         let mut notices = Vec::new();
-        let begun = entries.iter().any(|entry| entry.replaces.is_some());
-        let lost = |status: &ChangeStatus| self.may_return(root, &live, status);
-        if begun || change_status(&entries, &live, &self.boot).iter().any(lost) {
+        let to_do =
+            |status: &ChangeStatus| is_interrupted(status) || self.may_return(root, &live, status);
+        if change_status(&entries, &live, &self.boot).iter().any(to_do) {
             notices = self.restore(root)?;
         }
         let mut entries = Journal::read(&self.folder)?;
@@ -79,14 +79,25 @@ impl Watch {
     fn restore(&self, root: &Root) -> Result<Vec<Notice>, TuneError> {
         let live = Live::new();
         let mut executor = Executor::new(Journal::open(&self.folder, &self.boot)?, Live::new());
-        for begun in executor.entries().iter().filter(|entry| entry.replaces.is_some()) {
-            let status = change_status(std::slice::from_ref(begun), &live, &self.boot);
-            let is_there = status.iter().any(|s| s.state == Some(ChangeState::Applied));
-            executor.settle(begun, is_there)?;
-        }
         let mut notices = Vec::new();
+        let statuses = change_status(&executor.entries(), &live, &self.boot);
+        for ChangeStatus { entry, state, .. } in statuses.iter().filter(|s| is_interrupted(s)) {
+            let ended = match state {
+                Some(ChangeState::Applied) => executor.settle(entry, true),
+                // What the interruption has left is undone; what was set externally stays, and so does the record.
+                Some(ChangeState::Drifted) => executor.undo(entry),
+                _ => executor.settle(entry, false),
+            };
+            if let Err(error) = ended {
+                let target = entry.change.target.to_string();
+                let what = Noticed::Failed(error.to_string());
+                notices.push(Notice { id: entry.id, target, what });
+            }
+        }
+        let being_replaced: Vec<u64> =
+            executor.entries().iter().filter_map(|entry| entry.replaces).collect();
         for status in change_status(&executor.entries(), &live, &self.boot) {
-            if !self.is_lost(root, &status) {
+            if !self.is_lost(root, &status) || being_replaced.contains(&status.entry.id) {
                 continue;
             }
             let same = status.unplugged;
@@ -134,6 +145,11 @@ impl Watch {
         self.reported = now;
         news
     }
+}
+
+/// Whether it is a change that was being re-applied when a watch ended, and its state is known.
+fn is_interrupted(status: &ChangeStatus) -> bool {
+    status.entry.replaces.is_some() && status.state.is_some()
 }
 
 /// Whether it is certain that the kernel or the driver moved it: the CPUs at the time of the change are known.

@@ -25,11 +25,6 @@ const ATTACHED_DRV: u8 = 1;
 const ATTACHED_SKB: u8 = 2;
 const ATTACHED_HW: u8 = 3;
 
-/// The inode of the interface that currently has the name.
-pub(crate) fn prepared(target: XdpPriorities, files: &Files) -> XdpPriorities {
-    XdpPriorities { instance: files.interface(&target.nic), ..target }
-}
-
 /// What an interface of the current namespace has now, as [`ClassCpus`], or another program.
 ///
 /// # Errors
@@ -212,8 +207,7 @@ impl Setting for PrioritiesSetting<'_> {
     }
 
     fn is_another(&self) -> bool {
-        let was = self.target.instance;
-        was.is_some() && self.files.interface(&self.target.nic) != was
+        self.files.is_another_interface(&self.target.nic, &self.target.id)
     }
 
     fn may_be_replaced(&self, now: &str, _force: bool) -> Result<(), TuneError> {
