@@ -209,15 +209,15 @@ fn the_namespace_that_ip_has_entered_is_in_the_fix() {
     let file = "/sys/class/net/np1/queues/rx-0/rps_cpus";
     let text = said(&[&[NEARPATH], &DIAGNOSE[..]].concat());
     assert!(text.contains(&format!("echo 0 | ip netns exec {} tee {file}", named.0)), "{text}");
-    assert!(text.ends_with(&format!("next: nearpath tune try --netns {}\n", named.0)), "{text}");
+    assert!(text.ends_with(&format!("next: nearpath fix --netns {}\n", named.0)), "{text}");
     // As sudo does, which may be missing here: the parent is in the namespace, who has run it is not.
     let text = said(&[&["timeout", "60", NEARPATH], &DIAGNOSE[..]].concat());
-    assert!(text.ends_with(&format!("next: nearpath tune try --netns {}\n", named.0)), "{text}");
+    assert!(text.ends_with(&format!("next: nearpath fix --netns {}\n", named.0)), "{text}");
     // Bash replaces itself by its last command.
     let inside = format!("{NEARPATH} {}; true", DIAGNOSE.join(" "));
     let text = said(&["bash", "-c", &inside]);
     assert!(text.contains(&format!("echo 0 > {file}")), "{text}");
-    assert!(text.ends_with("next: nearpath tune try\n"), "{text}");
+    assert!(text.ends_with("next: nearpath fix\n"), "{text}");
 }
 
 /// To CPU 1.

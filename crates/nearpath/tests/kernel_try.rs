@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::gettid;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -496,6 +496,94 @@ fn a_trial_that_is_killed_or_whose_parent_is_lost_leaves_nothing() {
     shell.kill().unwrap();
     shell.wait().unwrap();
     is_undone(&scene);
+}
+
+/// A process that takes CPU 1 for 12 ms of each 62 ms, before all others.
+const HOG: &str = "
+import os, time
+os.sched_setaffinity(0, {1})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
+print('runs', flush=True)
+while True:
+    end = time.monotonic() + 0.012
+    while time.monotonic() < end: pass
+    time.sleep(0.05)
+";
+
+/// `nearpath fix` in the server's namespace, and what it says.
+fn fixed(scene: &Scene, args: &[&str]) -> (Value, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
+    command.env("NEARPATH_STATE_DIR", scene.state.path()).stdin(Stdio::null());
+    command.args(["fix", "--json", "--for", "4s", "--measure", "stages"]).args(args);
+    let output = scene.inside(|| command.output().unwrap());
+    (document(&output), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn fix_keeps_the_change_that_the_finding_names_and_no_other() {
+    let Some(scene) = Scene::new() else { return };
+    // What would be tried, and nothing is.
+    let (dry, said) = fixed(&scene, &["--dry-run"]);
+    assert_eq!((&dry["tried"], &dry["kept"]), (&json!([]), &json!([])), "{dry} {said}");
+    let not_tried = dry["not_tried"].as_array().unwrap();
+    assert!(not_tried.iter().any(|one| one["check"] == "rps_placement"), "{dry}");
+    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+
+    let (report, said) = fixed(&scene, &[]);
+    let tried = report["tried"].as_array().unwrap();
+    let of_rps = tried.iter().find(|one| one["check"] == "rps_placement");
+    let attempt = of_rps.unwrap_or_else(|| panic!("{report} {said}"));
+    assert_eq!(
+        (&attempt["verdict"], &attempt["kept"]),
+        (&json!("better"), &json!(true)),
+        "{report} {said}"
+    );
+    assert!(attempt["effects"]["p50"].as_f64().unwrap() < 0.95, "{report}");
+    assert_eq!(scene.rps(), "0");
+    let journal = scene.journal();
+    assert_eq!(journal.as_array().unwrap().len(), report["kept"].as_array().unwrap().len());
+    assert!(
+        journal.as_array().unwrap().iter().all(|entry| entry["pending"].is_null()),
+        "{journal}"
+    );
+    let mut rollback = scene.command(&["rollback"]);
+    assert!(scene.inside(|| rollback.status().unwrap()).success());
+    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
+}
+
+#[test]
+fn fix_moves_a_task_only_if_it_may() {
+    let Some(scene) = Scene::new() else { return };
+    if !require_program("python3") {
+        return;
+    }
+    scene.pair.write(Side::Server, "queues/rx-0/rps_cpus", "0").unwrap();
+    let mut hog = Command::new("python3").args(["-c", HOG]).stdout(Stdio::piped()).spawn().unwrap();
+    let runs = hog.stdout.as_mut().unwrap().read_exact(&mut [0; 5]);
+    let cpus = || cpus_of_process(hog.id());
+    // Without --yes and without a terminal it stays where it is.
+    let (asked, said) = fixed(&scene, &[]);
+    let before = cpus();
+    let (report, said_then) = fixed(&scene, &["--yes"]);
+    let after = cpus();
+    hog.kill().unwrap();
+    hog.wait().unwrap();
+    runs.unwrap();
+    let reasons = asked["not_tried"].to_string();
+    assert!(reasons.contains("--yes permits that"), "{asked} {said}");
+    assert_eq!((asked["kept"].clone(), before.as_str()), (json!([]), "1"), "{asked}");
+    let tried = report["tried"].as_array().unwrap();
+    let attempt = tried.iter().find(|one| one["check"] == "slow_packets" && one["kept"] == true);
+    let attempt = attempt.unwrap_or_else(|| panic!("{report} {said_then}"));
+    assert!(attempt["effects"]["p99"].as_f64().unwrap() < 0.5, "{report}");
+    assert_ne!(after, "1");
+}
+
+/// Where the first thread of a process may run.
+fn cpus_of_process(pid: u32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    line.unwrap().trim().to_owned()
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn plain(text: &str) -> String {
 
 /// What is wrong with the verdict's form.
 fn complaints(what: &str, diagnosis: &Diagnosis) -> Vec<String> {
-    let verdict = plain(&text::verdict(diagnosis, Some("nearpath tune try"), SCREEN_LINES));
+    let verdict = plain(&text::verdict(diagnosis, Some("nearpath fix"), SCREEN_LINES));
     let too_wide = verdict.lines().filter(|line| line.chars().count() > COLUMNS);
     let mut wrong: Vec<String> = too_wide.map(|line| format!("{what}: {line}")).collect();
     if verdict.lines().count() > SCREEN_LINES {

@@ -420,7 +420,7 @@ mod tests {
             .chain(of(Severity::Warning, 5))
             .chain(of(Severity::Info, 5))
             .collect();
-        let shown = |lines| verdict(&diagnosis, Some("nearpath tune try"), lines);
+        let shown = |lines| verdict(&diagnosis, Some("nearpath fix"), lines);
         let text = shown(SCREEN_LINES);
         let plain = |text: &str| anstream::adapter::strip_str(text).to_string();
         let count = |text: &str, word: &str| {
