@@ -61,6 +61,11 @@ class FiguresFile:
         return Figures(sent, _percentile(buckets, 0.5), _percentile(buckets, 0.99), lost)
 
 
+def middle_of(parts: list[Figures]) -> Figures:
+    """The part with the median p99: what else the machine did for a moment is not in it."""
+    return sorted(parts, key=lambda part: (part.lost_percent, part.p99_ns or 0))[len(parts) // 2]
+
+
 def now_ns() -> int:
     """The clock of the programs."""
     return time.monotonic_ns()

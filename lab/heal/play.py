@@ -4,19 +4,23 @@ Input: a scene, and the binary. Output: the application's figures of each part, 
 the rollback has not restored.
 """
 
+import contextlib
 import json
 import os
+import re
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from . import settings
-from .figures import Figures, now_ns
+from .figures import Figures, middle_of, now_ns
 from .scenes import Scene
-from .stage import Stage, StageFailed
+from .stage import Stage
 
 REFERENCE_S = 3
 MEASURED_S = 5
@@ -35,6 +39,8 @@ class Played:
     after: Figures | None = None
     # The document of `nearpath fix --json`.
     document: dict[str, Any] = field(default_factory=dict)
+    # Seconds from the start of the fix until it kept a change.
+    first_kept_s: float | None = None
     # Why nearpath failed.
     failed: str = ""
     not_restored: list[str] = field(default_factory=list)
@@ -44,7 +50,9 @@ def reference(scene: Scene, folder: Path) -> Figures:
     """The figures without the fault."""
     with Stage(folder, faulty=False) as stage:
         scene.play(stage)
-        return _measure(stage, REFERENCE_S)
+        start = _pass(stage, REFERENCE_S)
+        seconds = [start + number * 1_000_000_000 for number in range(REFERENCE_S + 1)]
+        return middle_of([stage.figures.between(*part) for part in pairwise(seconds)])
 
 
 def play(scene: Scene, folder: Path, nearpath: Path, observe: Callable[[Stage], None] | None = None) -> Played:
@@ -59,27 +67,27 @@ def play(scene: Scene, folder: Path, nearpath: Path, observe: Callable[[Stage], 
             return played
         state = folder / "state"
         earlier = _settings(stage)
-        try:
-            played.document = _fix(stage, nearpath, state)
-        except StageFailed as failed:
-            played.failed = str(failed)
-        stage.check()
+        # Also if this process is ended meanwhile.
+        stage.closing.callback(_rollback, stage, nearpath, state)
+        _fix(stage, nearpath, state, played)
         played.after = _measure(stage, MEASURED_S)
-        done = _nearpath(stage, nearpath, state, "tune", "rollback")
-        if done.returncode != 0:
-            played.failed += f" rollback: {done.stderr.strip()}"
+        played.failed += _rollback(stage, nearpath, state)
         played.not_restored = settings.differences(earlier, _settings(stage))
         return played
 
 
 def _measure(stage: Stage, seconds: int) -> Figures:
+    start = _pass(stage, seconds)
+    return stage.figures.between(start, start + seconds * 1_000_000_000)
+
+
+def _pass(stage: Stage, seconds: int) -> int:
+    """Lets the traffic run; returns when the measured time began."""
     time.sleep(SETTLING_S)
     start = now_ns()
-    time.sleep(seconds)
-    end = now_ns()
-    time.sleep(ARRIVING_S)
+    time.sleep(seconds + ARRIVING_S)
     stage.check()
-    return stage.figures.between(start, end)
+    return start
 
 
 def _settings(stage: Stage) -> settings.Settings:
@@ -89,25 +97,47 @@ def _settings(stage: Stage) -> settings.Settings:
     return found
 
 
-def _nearpath(stage: Stage, nearpath: Path, state: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(nearpath.resolve()), *words, "--netns", stage.host.netns]
-    return subprocess.run(
-        command,
-        env={**os.environ, "NEARPATH_STATE_DIR": str(state)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+def _environment(state: Path) -> dict[str, str]:
+    return {**os.environ, "NEARPATH_STATE_DIR": str(state)}
+
+
+def _rollback(stage: Stage, nearpath: Path, state: Path) -> str:
+    """Returns why it failed, if it did."""
+    command = [str(nearpath.resolve()), "tune", "rollback", "--netns", stage.host.netns]
+    done = subprocess.run(
+        command, env=_environment(state), capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
+    return "" if done.returncode == 0 else f"rollback: {done.stderr.strip()}"
 
 
-def _fix(stage: Stage, nearpath: Path, state: Path) -> dict[str, Any]:
-    try:
-        done = _nearpath(stage, nearpath, state, "fix", "--yes", "--json")
-    except subprocess.TimeoutExpired:
-        raise StageFailed(f"nearpath fix does not exit within {PATIENCE_S} s") from None
-    if done.returncode != 0:
-        raise StageFailed(f"nearpath fix: status {done.returncode}: {done.stderr.strip()[-2000:]}")
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+def _fix(stage: Stage, nearpath: Path, state: Path, played: Played) -> None:
+    """Runs the fix, and notes when it says that it has kept a change."""
+    command = [str(nearpath.resolve()), "fix", "--yes", "--json", "--netns", stage.host.netns]
+    with contextlib.ExitStack() as closing:
+        process = subprocess.Popen(
+            command,
+            env=_environment(state),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        # Also on a signal: what it has not decided, its guardian undoes.
+        closing.callback(process.wait)
+        closing.callback(process.terminate)
+        began, said = time.monotonic(), []
+        patience = threading.Timer(PATIENCE_S, process.terminate)
+        closing.callback(patience.cancel)
+        patience.start()
+        for line in process.stderr or []:
+            said.append(line)
+            if played.first_kept_s is None and re.search(r" after .*, kept", line):
+                played.first_kept_s = time.monotonic() - began
+        printed = process.stdout.read() if process.stdout else ""
+        status = process.wait()
+    if status != 0:
+        played.failed = f"nearpath fix: status {status}: {''.join(said)[-1000:].strip()}"
+    with contextlib.suppress(json.JSONDecodeError):
+        played.document = json.loads(printed)
+    if not played.document and not played.failed:
+        played.failed = f"nearpath fix printed no JSON document: {printed[-200:]!r}"

@@ -57,14 +57,13 @@ class Result:
             empty = [""] * (len(HEADER) - 2)
             return [self.scene.name, *empty, f"not played: {self.unsupported}" if self.unsupported else self.failed]
         played, document = self.played, self.played.document
-        first = _seconds(first_kept_s(document))
         return [
             self.scene.name,
             played.reference.words(),
             played.before.words(),
             str(document.get("first_finding") or "none"),
             "; ".join(_attempt(attempt) for attempt in document.get("tried", [])) or "nothing",
-            first,
+            _seconds(played.first_kept_s),
             _seconds(document.get("seconds")),
             played.after.words() if played.after else "",
             "ok" if not played.not_restored and not played.failed else "NOT OK",
@@ -90,16 +89,6 @@ def _outcome(scene: Scene, played: Played, after: Figures) -> list[str]:
 def kept(document: dict[str, Any]) -> bool:
     """Whether a change is kept."""
     return bool(document.get("kept")) or any(attempt.get("kept") for attempt in document.get("tried", []))
-
-
-def first_kept_s(document: dict[str, Any]) -> float | None:
-    """Seconds of trials until the first change was kept; without what was measured before and in between."""
-    seconds = 0.0
-    for attempt in document.get("tried", []):
-        seconds += attempt.get("seconds", 0.0)
-        if attempt.get("kept"):
-            return seconds
-    return None
 
 
 def _attempt(attempt: dict[str, Any]) -> str:

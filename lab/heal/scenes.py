@@ -90,6 +90,16 @@ def busy_task_beside_server(stage: Stage) -> None:
 
 
 @healable
+def fifo_task_beside_server(stage: Stage) -> None:
+    """A SCHED_FIFO task takes the CPU of a server, that answers requests over TCP, for 5 of each 30 ms."""
+    stage.link.pair()
+    stage.start(stage.host, "server", "echo", cpu=HOST_CPU)
+    if stage.faulty:
+        stage.hog(name="poller", fifo=10, busy_us=5_000, pause_us=25_000)
+    requests(stage)
+
+
+@healable
 def interrupts_off(stage: Stage) -> None:
     """A task keeps interrupts of the reader's CPU off for some milliseconds."""
     stage.link.pair()
@@ -104,8 +114,8 @@ def interrupts_off(stage: Stage) -> None:
 def readers_on_one_cpu(stage: Stage) -> None:
     """Two readers that need half a CPU each are pinned to the same."""
     stage.link.pair()
-    stage.reader(port=9000, work_us=210)
-    stage.reader(port=9001, work_us=210, cpu=HOST_CPU if stage.faulty else PEER_CPU)
+    stage.reader(port=9000, work_us=235)
+    stage.reader(port=9001, work_us=235, cpu=HOST_CPU if stage.faulty else PEER_CPU)
     stage.datagrams(port=9000)
     stage.datagrams(port=9001)
 
@@ -131,6 +141,16 @@ def receive_buffer_default(stage: Stage) -> None:
 
 
 @healable
+def receive_buffer_limit(stage: Stage) -> None:
+    """net.core.rmem_max cuts the receive buffer that each session's socket sets."""
+    stage.link.pair()
+    if stage.faulty:
+        stage.sysctl("net.core.rmem_max", "16384")
+    stage.reader(session_ms=100, work_us=20, rcvbuf=1 << 20)
+    stage.datagrams(burst=64, size=1000)
+
+
+@healable
 def packet_backlog(stage: Stage) -> None:
     """The backlog of a CPU holds a part of a burst, that RPS sends there."""
     stage.link.pair()
@@ -151,16 +171,16 @@ def softirq_budget(stage: Stage) -> None:
         stage.sysctl("net.core.dev_weight", "1")
     stage.reader(cpu=PEER_CPU, fifo=20)
     stage.hog()
-    stage.datagrams(burst=128, rate=4000)
+    stage.datagrams(burst=64)
 
 
 @healable
 def accept_queue(stage: Stage) -> None:
-    """Bursts of connections overflow net.core.somaxconn; the server is reloaded each half second."""
+    """Bursts of connections overflow net.core.somaxconn; the server calls listen() each 50 ms."""
     stage.link.pair()
     if stage.faulty:
         stage.sysctl("net.core.somaxconn", "4", stage.host)
-    stage.start(stage.host, "server", "echo", cpu=HOST_CPU, listen_ms=500)
+    stage.start(stage.host, "server", "echo", cpu=HOST_CPU, listen_ms=50)
     requests(stage, "connects", rate=400, burst=20)
 
 
@@ -246,7 +266,8 @@ def segmentation_off(stage: Stage) -> None:
 def polling_thread(stage: Stage) -> None:
     """The thread that polls the device (threaded NAPI) shares its CPU with a busy task."""
     stage.link.pair()
-    stage.at(stage.host, "ethtool", "-K", stage.host.device, "gro", "on")
+    # Otherwise veth hands datagrams to the CPU's backlog.
+    stage.at(stage.host, "ethtool", "-K", stage.host.device, "gro", "on", "rx-udp-gro-forwarding", "on")
     stage.at(stage.host, "sh", "-c", f"echo 1 >/sys/class/net/{stage.host.device}/threaded")
     pin_threads(stage, f"napi/{stage.host.device}-")
     stage.reader(cpu=PEER_CPU, fifo=20)
@@ -273,10 +294,11 @@ def lock_held(stage: Stage) -> None:
 
 @not_healable("quota")
 def cpu_quota(stage: Stage) -> None:
-    """A cgroup's quota is used up by the reader and a task beside it."""
+    """The quota of the reader's cgroup is used up by another of its tasks, on another CPU."""
     stage.link.pair()
-    words = stage.program(stage.host, "reader", figures=stage.file, cpu=HOST_CPU, work_us=300)
-    stage.spawn(words, stage.quota(0.5) if stage.faulty else None)
+    group = stage.quota(0.5) if stage.faulty else None
+    stage.spawn(stage.command(stage.host, "reader", figures=stage.file, cpu=HOST_CPU), group)
+    stage.spawn(stage.command(stage.host, "hog", name="sibling", cpu=PEER_CPU), group)
     stage.datagrams()
 
 

@@ -57,8 +57,7 @@ class Stage:
 
     def start(self, side: Side | None, program: str, *words: str, **options: Any) -> subprocess.Popen[str]:
         """Starts a program at one end, and waits until it is ready."""
-        command = [str(self.folder / program), *words, *(f"{name}={value}" for name, value in options.items())]
-        return self.spawn(side.command(*command) if side else command)
+        return self.spawn(self.command(side, program, *words, **options))
 
     def spawn(self, command: list[str], group: Group | None = None, waits: bool = True) -> subprocess.Popen[str]:
         """Starts a command, in a control group if there is one."""
@@ -75,9 +74,10 @@ class Stage:
             self.check()
         return process
 
-    def program(self, side: Side, name: str, *words: str, **options: Any) -> list[str]:
+    def command(self, side: Side | None, program: str, *words: str, **options: Any) -> list[str]:
         """The command of a program at one end."""
-        return side.command(str(self.folder / name), *words, *(f"{key}={value}" for key, value in options.items()))
+        command = [str(self.folder / program), *words, *(f"{name}={value}" for name, value in options.items())]
+        return side.command(*command) if side else command
 
     def check(self) -> None:
         """Fails if a program has ended."""

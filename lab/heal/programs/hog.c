@@ -11,12 +11,12 @@ int main(int argc, char **argv)
 	option_list = argv + 1;
 	if (argc < 2)
 		fail("usage: see the source");
+	be_placed();
 	say_ready();
 	for (int i = 1; i < number("tasks", 1); i++)
 		if (!fork())
 			break;
 	be_named(option("name", "hog"));
-	be_placed();
 	for (;;) {
 		spin(number("busy_us", 1000) * US);
 		if (number("pause_us", 0))

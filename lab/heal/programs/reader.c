@@ -2,7 +2,8 @@
 /*
  * Receives datagrams and counts how late each is:
  *
- *   reader figures=FILE [port=9000] [cpu=N] [threads=1] [work_us=0] [lock=0] [session_ms=0] [fifo=N]
+ *   reader figures=FILE [port=9000] [cpu=N] [threads=1] [work_us=0] [lock=0] [session_ms=0] [rcvbuf=N]
+ *          [fifo=N]
  *
  * Each of `threads` has a socket of its own (SO_REUSEPORT), and computes for `work_us` on each datagram.
  * `lock`: another thread holds, for 8 of each 40 ms, a mutex that each datagram takes.
@@ -20,7 +21,11 @@ static int open_socket(void)
 	struct sockaddr_in at = address("0.0.0.0", option("port", "9000"));
 	int on = 1, fd = check(socket(AF_INET, SOCK_DGRAM, 0), "socket");
 
+	int bytes = number("rcvbuf", 0);
+
 	check(setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on)), "SO_REUSEPORT");
+	if (bytes)
+		check(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)), "SO_RCVBUF");
 	check(bind(fd, (void *)&at, sizeof(at)), "bind");
 	return fd;
 }
