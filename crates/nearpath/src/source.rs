@@ -93,6 +93,11 @@ impl Source {
 }
 
 impl Namespace {
+    /// The requested namespace, as on the command line.
+    pub fn name(&self) -> Option<&str> {
+        self.netns.as_deref()
+    }
+
     /// Reads facts of this host.
     ///
     /// # Errors

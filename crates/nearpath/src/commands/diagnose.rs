@@ -12,7 +12,7 @@ use crate::tcp_connections::TcpConnections;
 use crate::together::Together;
 use crate::verbose::Verbose;
 use anyhow::Context;
-use clap::{Arg, Args, Command, Id, ValueEnum};
+use clap::{Arg, Args, Command, FromArgMatches, Id, ValueEnum};
 use nearpath_diagnose::diagnose;
 use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted, entered_netns};
 use nearpath_instruments::Filter;
@@ -168,6 +168,20 @@ impl Looking {
     /// The same as words of a command, after a space.
     pub(super) fn netns_words(&self) -> String {
         self.netns().map_or_else(String::new, |netns| format!(" --netns {}", word(&netns)))
+    }
+
+    /// What is measured for a plan where nothing else is said.
+    pub(super) fn briefly(netns: Option<&str>) -> anyhow::Result<Self> {
+        let netns = netns.iter().flat_map(|netns| ["--netns", netns]);
+        let words = ["looking", "--for", "5s"].into_iter().chain(netns);
+        let command = Self::augment_args(Command::new("looking"));
+        Ok(Self::from_arg_matches(&command.try_get_matches_from(words)?)?)
+    }
+
+    /// A diagnosis of the running host, for those who live in its namespace.
+    pub(super) fn live_here(&self) -> Result<Diagnosis, Failure> {
+        let (root, mut instrument) = (Root::live(), None);
+        self.live(&root, &mut instrument)
     }
 
     /// Whether the running host is measured.

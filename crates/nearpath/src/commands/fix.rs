@@ -101,7 +101,7 @@ impl Fix {
         }
         let interrupt = Interrupt::listen()?;
         let began = Instant::now();
-        let first = self.measure()?;
+        let first = self.looking.live_here()?;
         if !self.json {
             output::text(&text::verdict(&first, None, text::SCREEN_LINES))?;
         }
@@ -112,7 +112,7 @@ impl Fix {
             let round =
                 self.looking.in_namespace(|root| self.round(root, &now, &mut done, &interrupt));
             match round {
-                Ok(true) => now = self.measure()?,
+                Ok(true) => now = self.looking.live_here()?,
                 Ok(false) => break,
                 Err(error) => {
                     failed = Some(error);
@@ -145,11 +145,6 @@ impl Fix {
             }
             None => Ok(()),
         }
-    }
-
-    fn measure(&self) -> Result<Diagnosis, Failure> {
-        let (root, mut instrument) = (Root::live(), None);
-        self.looking.live(&root, &mut instrument)
     }
 
     /// Tries findings, the worst first, until changes are kept; returns whether some were.

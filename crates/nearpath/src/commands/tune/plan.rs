@@ -136,8 +136,8 @@ pub struct PlanOptions {
     /// Set this sysctl, e.g. kernel.numa_balancing=0; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = sysctl)]
     sysctl: Vec<(String, String)>,
-    /// Use the findings in this file of 'nearpath diagnose --json', or in this recording of 'nearpath record' [default:
-    /// configuration only]
+    /// Use the findings in this file of 'nearpath diagnose --json' ('-' is standard input), or in this recording of
+    /// 'nearpath record' [default: measured by 'tune try', else configuration only]
     #[arg(long, value_name = "FILE|DIR")]
     findings: Option<PathBuf>,
     /// The moment of the recording (UTC), with two minutes before and after it [default: its end]
@@ -224,6 +224,16 @@ impl PlanArguments {
 impl PlanOptions {
     /// Plans for the host behind a root; `live` says whether that is the running host.
     pub(in crate::commands) fn plan(&self, root: &Root, live: bool) -> anyhow::Result<Plan> {
+        self.plan_with(root, live, None)
+    }
+
+    /// The same, from what was measured.
+    pub(super) fn plan_with(
+        &self,
+        root: &Root,
+        live: bool,
+        measured: Option<&Diagnosis>,
+    ) -> anyhow::Result<Plan> {
         let priorities: BTreeSet<TrafficClass> =
             self.priority.iter().map(|(class, _)| *class).collect();
         if priorities.len() < self.priority.len() {
@@ -239,7 +249,10 @@ impl PlanOptions {
         let made_ticks = if live { nearpath_tune::ticks_since_boot(root) } else { None };
         let wanted = Wanted { sockets: true, ..Wanted::default() };
         let host = nearpath_host::read(root, &wanted).context("cannot read the host")?;
-        let (mut findings, traffic) = self.findings(&host)?;
+        let (mut findings, traffic) = match measured {
+            Some(diagnosis) => (diagnosis.findings.clone(), traffic_of(diagnosis, &host)),
+            None => self.findings(&host)?,
+        };
         if live {
             here(root, &mut findings);
         }
@@ -289,6 +302,11 @@ impl PlanOptions {
         let mut plan = plan(&host, &findings, &request, &workloads, boot, netns)?;
         plan.made_ticks = made_ticks;
         Ok(plan)
+    }
+
+    /// Whether the findings are given.
+    pub(super) fn has_findings(&self) -> bool {
+        self.findings.is_some()
     }
 
     /// The interfaces requested.

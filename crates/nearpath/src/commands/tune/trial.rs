@@ -5,6 +5,7 @@ use super::apply::plan_of;
 use super::confirm::ConfirmWithin;
 use super::plan::PlanOptions;
 use crate::commands::bench::{Load, target, unescaped};
+use crate::commands::diagnose::Looking;
 use crate::failure::{Failure, say};
 use crate::filters::Filters;
 use crate::guardian::{Asker, Guardian, executor};
@@ -18,7 +19,8 @@ use clap::Args;
 use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_instruments::stages::{NIC_RX, Options};
 use nearpath_model::{
-    CpuSet, Detail, Direction, Host, PathKind, Pending, Plan, TRIAL_SCHEMA, Thresholds, TrialReport,
+    CpuSet, Detail, Diagnosis, Direction, Host, PathKind, Pending, Plan, TRIAL_SCHEMA, Thresholds,
+    TrialReport,
 };
 use nearpath_trial::comparison::CYCLES_MIN;
 use nearpath_trial::latency::{
@@ -276,9 +278,14 @@ impl Try {
         }
         let interrupt = Interrupt::listen()?;
         let plan = self.plan.as_deref().map(plan_of).transpose()?;
+        let measured = match plan.is_none() && !self.plan_options.has_findings() {
+            true => Some(Looking::briefly(self.namespace.name())?.live_here()?),
+            false => None,
+        };
         let netns = self.namespace.inode()?;
-        let Tried { reports, ended } =
-            self.namespace.read(|root| self.trials(root, plan, netns, &interrupt))?;
+        let Tried { reports, ended } = self
+            .namespace
+            .read(|root| self.trials(root, plan, measured.as_ref(), netns, &interrupt))?;
         match reports.as_slice() {
             // A failed trial has no report, only a reason.
             [] if ended.is_some() => {}
@@ -305,13 +312,14 @@ impl Try {
         &self,
         root: &Root,
         plan: Option<Plan>,
+        measured: Option<&Diagnosis>,
         netns: Option<u64>,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Tried> {
         let boot = steering::boot(root)?;
         let plan = match plan {
             Some(plan) => plan,
-            None => self.plan_options.plan(root, true)?,
+            None => self.plan_options.plan_with(root, true, measured)?,
         };
         for change in plan.changes.iter().filter(|change| !change.target.takes_effect_immediately())
         {
