@@ -12,7 +12,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("Look at a host", &["show", "snapshot"]),
     ("Measure packets", &["measure", "bench"]),
     ("Diagnose", &["diagnose", "top", "monitor", "record", "report", "fleet"]),
-    ("Tune the host", &["tune", "steer"]),
+    ("Fix and tune the host", &["fix", "tune", "steer"]),
     ("Other commands", &["demo", "completions"]),
 ];
 
@@ -43,6 +43,7 @@ const EXPERT: &[&str] = &[
     "hugepages",
     "sysctl",
     "reasons",
+    "confirm-within",
     "late-after",
     "no-split",
     "txtime",
