@@ -241,3 +241,6 @@ impl Metric {
         Effect { estimate: centre.map(value), interval, wealth: self.wealth() }
     }
 }
+
+#[cfg(test)]
+mod tests;
