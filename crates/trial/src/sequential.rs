@@ -29,6 +29,10 @@ const ALPHA: f64 = 0.05;
 const SUSPECT: f64 = 10.0;
 /// The same if the estimate is worse by at least the minimum effect.
 const SUSPECT_AND_LARGE: f64 = 4.0;
+/// Nothing is better before it is excluded that a latency is worse by this share or more,
+const HARM: f64 = 0.5;
+/// at this wealth. If a latency is that much worse, it is excluded with a probability of at most 1 in so many.
+const HARM_EXCLUDED: f64 = 20.0;
 
 /// How the two blocks of a pair are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +48,7 @@ pub enum Scale {
 pub enum Decision {
     /// Not decided: more pairs are needed.
     Open,
-    /// A metric is better by the minimum effect or more, and no metric seems worse.
+    /// A metric is better by the minimum effect or more, no metric seems worse, and no latency is far worse.
     Better,
     /// A metric is worse by the minimum effect or more.
     Worse,
@@ -128,7 +132,10 @@ impl Sequential {
             metric.worse >= if -metric.size >= least { SUSPECT_AND_LARGE } else { SUSPECT }
         };
         let is_better = sum(|metric| (metric.size, metric.better)) >= threshold;
-        if is_better && !metrics.iter().any(is_suspect) {
+        if is_better
+            && !metrics.iter().any(is_suspect)
+            && self.metrics.iter().all(Metric::excludes_harm)
+        {
             return Decision::Better;
         }
         let is_small = |(metric, summary): (&Metric, &Summary)| {
@@ -226,6 +233,13 @@ impl Metric {
         };
         self.gains.wealth(worse, Side::Above) >= threshold
             && self.gains.wealth(better, Side::Below) >= threshold
+    }
+
+    /// Whether it is excluded that a latency is far worse. Metrics with too few values to exclude anything do not prevent a
+    /// decision, nor do losses, which vary too much.
+    fn excludes_harm(&self) -> bool {
+        let excludes = |gain: f64| self.gains.wealth(gain, Side::Above) >= HARM_EXCLUDED;
+        self.scale == Scale::Difference || !excludes(-f64::MAX) || excludes(-HARM.ln_1p())
     }
 
     fn effect(&self, threshold: f64) -> Effect {

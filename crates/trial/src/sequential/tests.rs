@@ -173,10 +173,13 @@ fn a_tenth_is_found_within_sixty_pairs() {
 fn a_halved_median_is_not_better_if_the_tail_is_doubled() {
     for (name, noise) in NOISES {
         for factors in [[0.5, 2.0], [2.0, 0.5]] {
-            let host = Host::new(noise, 0.1, factors);
-            for seed in 0..trials(100) {
-                let (decision, pairs) = host.decide(60, seed);
-                assert_ne!(decision, Decision::Better, "{name}, {factors:?}, {seed}: {pairs}");
+            for deviation in [0.1, 0.2, 0.3] {
+                let host = Host::new(noise, deviation, factors);
+                for seed in 0..trials(100) {
+                    let found = host.decide(60, seed);
+                    let case = format!("{name}, {deviation}, {factors:?}, {seed}: {found:?}");
+                    assert_ne!(found.0, Decision::Better, "{case}");
+                }
             }
         }
     }
