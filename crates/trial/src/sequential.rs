@@ -1,94 +1,102 @@
-//! Inference that may stop at any time. Input: pairs of adjacent blocks, one without the plan and one with it, in random order.
-//! Output: after each pair, whether packets are better, worse or no different with it, and by how much.
+//! Inference for a trial that may end at any time. Input: pairs of adjacent blocks, one without the plan and one with it, in
+//! random order. Output: after each pair, whether packets are better, worse or not different with the plan, and by how much.
 //!
-//! Which block of a pair has the plan is a fair coin, so if the plan has no effect, the sign of the difference between the two
-//! is one, too, given its size and all that came before, whatever the distribution of the noise, its correlation or its
-//! drift. A bet on that sign is a fair game: the wealth of a player who bets on "better" exceeds 1/α at any time with a
-//! probability of at most α (Ville). So each look is valid, and a large effect is decided after a few pairs.
+//! Which block of a pair has the plan is a fair coin. If the plan has no effect, the sign of the difference between the two
+//! blocks is a fair coin, too, given its size and all earlier pairs. That holds for all noise: of any distribution, correlated,
+//! drifting, in bursts. So a bet on that sign is a fair game, and the wealth of a bettor exceeds `1 / α` at any time with a
+//! probability of at most `α` (Ville's inequality). Thus every look is valid, and a large effect is decided after a few pairs.
 //!
-//! Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting"; Howard and Ramdas, "Sequential
-//! estimation of quantiles with applications to A/B testing"; Johari et al., "Always valid inference".
+//! There are two bettors for each metric, one on better and one on worse. For *m* metrics, the wealth of all bettors on one
+//! side together starts at *m* and reaches `2 m / α` with a probability of at most `α / 2`. So `α` is the probability of a
+//! verdict of better or worse, over all metrics, sides and looks, if the plan has no effect.
+//!
+//! The effects of a metric that are not excluded come from the same bets, on gains above or below an assumed effect. The
+//! assumption is then that the plan multiplies latencies by it, or adds it to a share.
+//!
+//! Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", J. R. Stat. Soc. B 86, 2024; Howard and
+//! Ramdas, "Sequential estimation of quantiles with applications to A/B testing and best-arm identification", Bernoulli 28,
+//! 2022; Johari et al., "Always valid inference: continuous monitoring of A/B tests", Operations Research 70, 2022. The coin as
+//! the only source of chance: Fisher, "The Design of Experiments", 1935.
 
-use fastrand::Rng;
+mod wealth;
 
-/// Probability of a verdict where there is no effect, over all metrics, sides and looks.
+use wealth::{Gains, Side};
+
+/// Probability of better or worse if there is no effect, over all metrics, sides and looks; and of an interval that does not
+/// contain the true effect, over all metrics and looks.
 const ALPHA: f64 = 0.05;
-/// Parts of the wealth that are bet on a pair: large ones decide large effects soon, small ones find small effects.
-const BETS: [f64; 4] = [0.2, 0.5, 0.8, 0.95];
-/// Wealth on "worse" from which nothing is called better.
+/// From this wealth of the bettor on worse for any metric, nothing is better.
 const SUSPECT: f64 = 10.0;
-/// The same if the estimate is worse, too.
-const SUSPECT_BEYOND: f64 = 4.0;
-
-/// Whether there is no difference is looked at after so many pairs.
-const LOOK: usize = 4;
+/// The same if the estimate is worse by at least the minimum effect.
+const SUSPECT_AND_LARGE: f64 = 4.0;
+/// Nothing is better before it is excluded that a latency is worse by this share or more,
+const HARM: f64 = 0.5;
+/// at this wealth. If a latency is that much worse, it is excluded with a probability of at most 1 in so many.
+const HARM_EXCLUDED: f64 = 20.0;
 
 /// How the two blocks of a pair are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// By their ratio: latencies.
+    /// By the ratio of their values: latencies. Values must be positive.
     Ratio,
-    /// By their difference: shares, losses.
+    /// By the difference of their values: shares, lost packets per second. Values may be 0.
     Difference,
 }
 
-/// What the pairs so far say.
+/// What the pairs so far show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing yet.
+    /// Not decided: more pairs are needed.
     Open,
-    /// A metric is better, and none is worse.
+    /// A metric is better by the minimum effect or more, no metric seems worse, and no latency is far worse.
     Better,
-    /// A metric is worse.
+    /// A metric is worse by the minimum effect or more.
     Worse,
-    /// Effects of interest are excluded.
+    /// All metrics are estimated to differ by less than the minimum effect, and more is excluded or the effect is significant.
     NoDifference,
 }
 
-/// The effect on a metric.
+/// The effect on one metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Effect {
-    /// With to without, as a ratio or a difference: the median of the pairs. `None` without pairs.
+    /// With the plan relative to without it. For [`Scale::Ratio`], the median of the pairs' ratios; for [`Scale::Difference`],
+    /// the mean of the differences, in the unit of the metric, as most pairs may have lost nothing. `None` without a pair
+    /// that has values.
     pub estimate: Option<f64>,
-    /// All effects that the pairs do not exclude, from and to; `None` while none are.
+    /// The lowest and the highest effect that is not excluded, on the same scale; it includes the estimate. All intervals at all
+    /// looks contain the true effects with a probability of 95 %, if the plan multiplies (or adds) by the same in all pairs.
+    /// `None` while there are too few pairs.
     pub interval: Option<[f64; 2]>,
-    /// Wealth of who bets on better, and on worse.
+    /// Wealth of the bettors on better and on worse (e-values), from an initial wealth of 1. They are significant from
+    /// [`Sequential::threshold`].
     pub wealth: [f64; 2],
 }
 
-/// The pairs of a trial.
+/// A trial in pairs of blocks.
 #[derive(Debug)]
 pub struct Sequential {
     metrics: Vec<Metric>,
-    order: Rng,
+    order: fastrand::Rng,
     pairs: usize,
-    /// Smaller effects are no difference, as a share.
-    minimum: f64,
-}
-
-#[derive(Debug)]
-struct Metric {
-    scale: Scale,
-    /// Of each pair: positive is better with the plan.
-    gains: Vec<f64>,
-    /// The level without the plan, for differences.
-    levels: Vec<f64>,
+    minimum_effect: f64,
 }
 
 impl Sequential {
-    /// Without pairs. Smaller values of a metric are better; an effect below `minimum`, a share, is no difference.
-    pub fn new(scales: &[Scale], seed: u64, minimum: f64) -> Self {
-        let metric = |&scale: &Scale| Metric { scale, gains: Vec::new(), levels: Vec::new() };
-        let metrics = scales.iter().map(metric).collect();
-        Self { metrics, order: Rng::with_seed(seed), pairs: 0, minimum }
+    /// A trial without pairs. `scales` has one entry for each metric; smaller values of a metric are better. Effects smaller
+    /// than `minimum_effect`, a share (0.05 is 5 %), are no difference. For [`Scale::Difference`] it is a share of the mean of
+    /// all blocks.
+    pub fn new(scales: &[Scale], seed: u64, minimum_effect: f64) -> Self {
+        let metrics = scales.iter().map(|&scale| Metric::new(scale)).collect();
+        Self { metrics, order: fastrand::Rng::with_seed(seed), pairs: 0, minimum_effect }
     }
 
-    /// Whether the next pair begins with the plan.
+    /// Tosses the coin for the next pair: whether its first block is the one with the plan. All verdicts depend on this order.
     pub fn with_first(&mut self) -> bool {
         self.order.bool()
     }
 
-    /// Adds a pair: the value of each metric without the plan and with it. Metrics without a value are skipped.
+    /// Adds a pair: the metrics of the block without the plan and of the block with it. A metric that either block has no value
+    /// of (`None`, not finite, or not positive for [`Scale::Ratio`]) skips this pair.
     pub fn add(&mut self, without: &[Option<f64>], with: &[Option<f64>]) {
         self.pairs += 1;
         for ((metric, without), with) in self.metrics.iter_mut().zip(without).zip(with) {
@@ -98,314 +106,155 @@ impl Sequential {
         }
     }
 
-    /// Number of pairs.
+    /// Number of pairs added.
     pub fn pairs(&self) -> usize {
         self.pairs
     }
 
-    /// What the pairs so far say.
+    /// The wealth from which the effect on a metric is significant.
+    pub fn threshold(&self) -> f64 {
+        2.0 * self.metrics.len().max(1) as f64 / ALPHA
+    }
+
+    /// What the pairs so far show. A trial ends with the first decision other than [`Decision::Open`].
     pub fn decision(&self) -> Decision {
-        let threshold = self.threshold();
-        let effects: Vec<Effect> = self.metrics.iter().map(Metric::effect).collect();
-        let both = || self.metrics.iter().zip(&effects);
-        let size =
-            |(metric, effect): (&Metric, &Effect)| metric.size(effect.estimate.unwrap_or(0.0));
-        let is_large = |pair| size(pair).abs() >= self.minimum;
-        if both().any(|pair| pair.1.wealth[1] >= threshold && is_large(pair)) {
+        let (threshold, least) = (self.threshold(), self.minimum_effect);
+        let metrics: Vec<Summary> = self.metrics.iter().map(Metric::summary).collect();
+        // The wealth of a side's bettors is one game. Only metrics with a large effect count, so that none decides for others.
+        let sum = |of: fn(&Summary) -> (f64, f64)| -> f64 {
+            let large = metrics.iter().map(of).filter(|(size, _)| *size >= least);
+            large.map(|(_, wealth)| wealth).sum()
+        };
+        if sum(|metric| (-metric.size, metric.worse)) >= threshold {
             return Decision::Worse;
         }
-        let is_suspect = both().any(|pair| {
-            let least = if size(pair) <= -self.minimum { SUSPECT_BEYOND } else { SUSPECT };
-            pair.1.wealth[1] >= least
-        });
-        if !is_suspect && both().any(|pair| pair.1.wealth[0] >= threshold && is_large(pair)) {
+        let is_suspect = |metric: &Summary| {
+            metric.worse >= if -metric.size >= least { SUSPECT_AND_LARGE } else { SUSPECT }
+        };
+        let is_better = sum(|metric| (metric.size, metric.better)) >= threshold;
+        if is_better
+            && !metrics.iter().any(is_suspect)
+            && self.metrics.iter().all(Metric::excludes_harm)
+        {
             return Decision::Better;
         }
-        let is_small = |metric: &Metric| {
-            metric.is_zero()
-                || metric.interval(threshold).is_some_and(|interval| {
-                    interval.into_iter().all(|end| metric.size(end).abs() <= self.minimum)
-                })
+        let is_small = |(metric, summary): (&Metric, &Summary)| {
+            let is_significant = summary.better.max(summary.worse) >= threshold;
+            // The interval of rare losses is narrow, as most pairs are equal; their estimate shows what it does not.
+            metric.gains.are_zero()
+                || summary.size.abs() < least
+                    && (is_significant || metric.is_within(least, threshold))
         };
-        let has_values = self.metrics.iter().any(|metric| !metric.is_zero());
-        let is_none = has_values && self.pairs.is_multiple_of(LOOK);
-        if is_none && self.metrics.iter().all(is_small) {
+        // Metrics without values or differences do not decide.
+        let has_differences = self.metrics.iter().any(|metric| !metric.gains.are_zero());
+        if has_differences && self.metrics.iter().zip(&metrics).all(is_small) {
             return Decision::NoDifference;
         }
         Decision::Open
     }
 
-    /// The effect on each metric.
+    /// The effect on each metric, in the order of the scales.
     pub fn effects(&self) -> Vec<Effect> {
-        let threshold = self.threshold();
-        let of =
-            |metric: &Metric| Effect { interval: metric.interval(threshold), ..metric.effect() };
-        self.metrics.iter().map(of).collect()
+        self.metrics.iter().map(|metric| metric.effect(self.threshold())).collect()
     }
+}
 
-    /// The wealth that decides: both sides of every metric are bet on.
-    fn threshold(&self) -> f64 {
-        2.0 * self.metrics.len().max(1) as f64 / ALPHA
-    }
+/// The pairs of one metric.
+#[derive(Debug)]
+struct Metric {
+    scale: Scale,
+    /// Logarithms of ratios, or differences: positive is better with the plan.
+    gains: Gains,
+    /// Sum of the values of all blocks, and their number.
+    level: (f64, f64),
+}
+
+/// What a decision needs of a metric.
+struct Summary {
+    /// The estimated effect as a share: positive is better.
+    size: f64,
+    /// Wealth of the bettor on better.
+    better: f64,
+    /// Wealth of the bettor on worse.
+    worse: f64,
 }
 
 impl Metric {
+    fn new(scale: Scale) -> Self {
+        Self { scale, gains: Gains::default(), level: (0.0, 0.0) }
+    }
+
     fn add(&mut self, without: f64, with: f64) {
         let gain = match self.scale {
-            Scale::Ratio if without > 0.0 && with > 0.0 => (without / with).ln(),
-            Scale::Ratio => return,
+            Scale::Ratio => without.ln() - with.ln(),
             Scale::Difference => without - with,
         };
+        // The logarithm of a latency that is not positive is not finite.
         if gain.is_finite() {
             self.gains.push(gain);
-            self.levels.push(without);
+            self.level.0 += without.abs() + with.abs();
+            self.level.1 += 2.0;
         }
     }
 
-    /// Neither block of any pair has anything to compare.
-    fn is_zero(&self) -> bool {
-        self.gains.iter().all(|gain| *gain == 0.0)
-    }
-
-    /// An effect as a share: positive is better.
-    fn size(&self, effect: f64) -> f64 {
+    /// The estimated gain.
+    fn centre(&self) -> Option<f64> {
         match self.scale {
-            Scale::Ratio => -effect.ln(),
-            Scale::Difference => {
-                let level = self.levels.iter().sum::<f64>() / self.levels.len().max(1) as f64;
-                if effect == 0.0 { 0.0 } else { -effect / level.abs().max(f64::MIN_POSITIVE) }
-            }
+            Scale::Ratio => self.gains.median(),
+            Scale::Difference => self.gains.mean(),
         }
     }
 
-    /// The effect of a gain.
-    fn value(&self, gain: f64) -> f64 {
-        match self.scale {
+    fn summary(&self) -> Summary {
+        let size = match (self.scale, self.centre()) {
+            (_, None | Some(0.0)) => 0.0,
+            (Scale::Ratio, Some(gain)) => -(-gain).exp_m1(),
+            (Scale::Difference, Some(gain)) => gain / self.mean_level(),
+        };
+        let [better, worse] = self.wealth();
+        Summary { size, better, worse }
+    }
+
+    fn wealth(&self) -> [f64; 2] {
+        [Side::Above, Side::Below].map(|side| self.gains.wealth(0.0, side))
+    }
+
+    /// Mean of the values of all blocks; not 0 if any pair differs.
+    fn mean_level(&self) -> f64 {
+        let (sum, count) = self.level;
+        if count > 0.0 { sum / count } else { 0.0 }
+    }
+
+    /// Whether effects of this share or more are excluded, better and worse.
+    fn is_within(&self, share: f64, threshold: f64) -> bool {
+        let [worse, better] = match self.scale {
+            Scale::Ratio => [-share.ln_1p(), -(1.0 - share).max(f64::MIN_POSITIVE).ln()],
+            Scale::Difference => [-share, share].map(|share| share * self.mean_level()),
+        };
+        self.gains.wealth(worse, Side::Above) >= threshold
+            && self.gains.wealth(better, Side::Below) >= threshold
+    }
+
+    /// Whether it is excluded that a latency is far worse. Metrics with too few values to exclude anything do not prevent a
+    /// decision, nor do losses, which vary too much.
+    fn excludes_harm(&self) -> bool {
+        let excludes = |gain: f64| self.gains.wealth(gain, Side::Above) >= HARM_EXCLUDED;
+        self.scale == Scale::Difference || !excludes(-f64::MAX) || excludes(-HARM.ln_1p())
+    }
+
+    fn effect(&self, threshold: f64) -> Effect {
+        let value = |gain: f64| match self.scale {
             Scale::Ratio => (-gain).exp(),
-            Scale::Difference => -gain,
-        }
-    }
-
-    /// The effect, without its interval.
-    fn effect(&self) -> Effect {
-        let mut sorted = self.gains.clone();
-        sorted.sort_by(f64::total_cmp);
-        let centre = match self.scale {
-            Scale::Ratio => median(&sorted),
-            // Most pairs may have lost nothing.
-            Scale::Difference => {
-                (!sorted.is_empty()).then(|| sorted.iter().sum::<f64>() / sorted.len() as f64)
-            }
+            Scale::Difference => 0.0 - gain,
         };
-        let wealth = [1.0, -1.0].map(|side| wealth(&self.gains, 0.0, side));
-        Effect { estimate: centre.map(|gain| self.value(gain)), interval: None, wealth }
+        let centre = self.centre();
+        let interval = self.gains.interval(threshold).zip(centre).map(|([low, high], centre)| {
+            // The higher gain is the lower value.
+            [value(high.max(centre)), value(low.min(centre))]
+        });
+        Effect { estimate: centre.map(value), interval, wealth: self.wealth() }
     }
-
-    /// The effects that are not excluded: bets on gains beyond them have not won. The wealth falls as the assumed gain rises,
-    /// so its ends are found by bisection.
-    fn interval(&self, threshold: f64) -> Option<[f64; 2]> {
-        let first = self.gains.iter().copied().min_by(f64::total_cmp)?;
-        let last = self.gains.iter().copied().max_by(f64::total_cmp)?;
-        let end = |side: f64, mut out: f64, mut inside: f64| {
-            if wealth(&self.gains, out, side) < threshold {
-                return None;
-            }
-            for _ in 0..20 {
-                let middle = f64::midpoint(out, inside);
-                if wealth(&self.gains, middle, side) < threshold {
-                    inside = middle;
-                } else {
-                    out = middle;
-                }
-            }
-            Some(inside)
-        };
-        let reach = (last - first).max(f64::MIN_POSITIVE);
-        let low = end(1.0, first - reach, last)?;
-        let high = end(-1.0, last + reach, first)?;
-        // The greater gain is the smaller value.
-        (low <= high).then(|| [self.value(high), self.value(low)])
-    }
-}
-
-fn median(sorted: &[f64]) -> Option<f64> {
-    let middle = sorted.len() / 2;
-    let upper = *sorted.get(middle)?;
-    Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(sorted[middle - 1], upper) })
-}
-
-/// The wealth of who has bet on gains above (`side` 1) or below (-1) this one: the mean of those with each part of it. A pair
-/// weighs by its size against those before, which its sign does not depend on.
-fn wealth(gains: &[f64], beyond: f64, side: f64) -> f64 {
-    let mut wealth = [1.0; BETS.len()];
-    let mut sizes: Vec<f64> = Vec::with_capacity(gains.len());
-    for gain in gains {
-        let gain = (gain - beyond) * side;
-        let size = gain.abs();
-        let usual = median(&sizes).unwrap_or(size);
-        let weight = if usual > 0.0 { (size / usual).min(1.0) } else { f64::from(size > 0.0) };
-        for (wealth, bet) in wealth.iter_mut().zip(BETS) {
-            *wealth *= 1.0 + bet * weight * if gain > 0.0 { 1.0 } else { -1.0 };
-        }
-        sizes.insert(sizes.partition_point(|other| *other < size), size);
-    }
-    wealth.iter().sum::<f64>() / BETS.len() as f64
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const METRICS: [Scale; 4] = [Scale::Ratio, Scale::Ratio, Scale::Difference, Scale::Difference];
-
-    /// Noise of one block.
-    type Noise = fn(&mut Rng, &mut f64, usize) -> f64;
-
-    fn normal(random: &mut Rng) -> f64 {
-        let (u, v) = (random.f64().max(1e-300), random.f64());
-        (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
-    }
-
-    /// Correlated, heavy-tailed, drifting, bursty, and in phases that last longer than a pair.
-    const NOISES: [(&str, Noise); 5] = [
-        ("correlated", |random, state, _| {
-            *state = 0.9 * *state + 0.2 * normal(random);
-            *state
-        }),
-        ("heavy", |random, _, _| random.f64().max(1e-9).powf(-0.7).ln()),
-        ("drifting", |random, _, block| 0.02 * block as f64 + 0.1 * normal(random)),
-        ("bursty", |random, state, _| {
-            *state = if *state > 0.0 {
-                *state - 1.0
-            } else if random.f64() < 0.1 {
-                5.0
-            } else {
-                0.0
-            };
-            f64::from(*state > 0.0) * 1.5 + 0.05 * normal(random)
-        }),
-        ("phases", |random, _, block| f64::from(block / 7 % 2 == 0) + 0.1 * normal(random)),
-    ];
-
-    /// The decision of a trial whose effect multiplies p50 and p99, and the pairs until then.
-    fn trial(noise: Noise, effects: [f64; 2], pairs: usize, seed: u64) -> (Decision, usize) {
-        let mut random = Rng::with_seed(seed);
-        let mut sequential = Sequential::new(&METRICS, seed ^ 0xabcd, 0.05);
-        let (mut state, mut block) = (0.0, 0);
-        for pair in 1..=pairs {
-            let first = sequential.with_first();
-            let mut values = [Vec::new(), Vec::new()];
-            for with in [first, !first] {
-                let level = noise(&mut random, &mut state, block).exp();
-                block += 1;
-                let factor = |effect: f64| if with { effect } else { 1.0 };
-                let tail = (0.3 * normal(&mut random)).exp();
-                values[usize::from(with)] = vec![
-                    Some(50.0 * level * factor(effects[0])),
-                    Some(500.0 * level * tail * factor(effects[1])),
-                    Some((0.01 * level * tail * factor(effects[1])).min(1.0)),
-                    Some(0.0),
-                ];
-            }
-            sequential.add(&values[0], &values[1]);
-            let decision = sequential.decision();
-            if decision != Decision::Open {
-                return (decision, pair);
-            }
-        }
-        (Decision::Open, pairs)
-    }
-
-    #[test]
-    fn without_an_effect_a_verdict_is_rare_however_often_one_looks() {
-        let seeds = if nearpath_testing::lengthy() { 4_000 } else { 200 };
-        for (name, noise) in NOISES {
-            let is_false = |seed: &u64| {
-                let (decision, _) = trial(noise, [1.0, 1.0], 60, *seed);
-                matches!(decision, Decision::Better | Decision::Worse)
-            };
-            let wrong = (0..seeds).filter(is_false).count();
-            assert!(wrong as f64 <= 0.05 * seeds as f64, "{name}: {wrong} of {seeds}");
-        }
-    }
-
-    #[test]
-    fn a_halved_latency_is_decided_within_a_dozen_pairs() {
-        let noise: Noise = |random, _, _| 0.2 * normal(random);
-        let mut taken: Vec<usize> = Vec::new();
-        for seed in 0..200 {
-            let (decision, pairs) = trial(noise, [0.5, 0.5], 30, seed);
-            assert_eq!(decision, Decision::Better, "{seed}");
-            taken.push(pairs);
-        }
-        taken.sort_unstable();
-        assert!(taken[190] <= 14, "95 % within {}", taken[190]);
-        for seed in 0..50 {
-            assert_eq!(trial(noise, [2.0, 2.0], 30, seed).0, Decision::Worse);
-        }
-    }
-
-    #[test]
-    fn better_is_never_said_where_a_figure_is_worse() {
-        let noise: Noise = |random, _, _| 0.1 * normal(random);
-        for seed in 0..200 {
-            assert_ne!(trial(noise, [0.5, 2.0], 60, seed).0, Decision::Better, "{seed}");
-        }
-    }
-
-    #[test]
-    fn a_small_effect_is_found_and_none_is_said_to_be_none() {
-        let quiet: Noise = |random, _, _| 0.03 * normal(random);
-        let found =
-            (0..100).filter(|&seed| trial(quiet, [0.9, 0.9], 60, seed).0 == Decision::Better);
-        let found = found.count();
-        assert!(found >= 80, "{found}");
-        let mut same = Sequential::new(&METRICS[..1], 1, 0.05);
-        let mut random = Rng::with_seed(1);
-        for _ in 0..60 {
-            let value = |random: &mut Rng| vec![Some((0.01 * normal(random)).exp())];
-            let (without, with) = (value(&mut random), value(&mut random));
-            same.add(&without, &with);
-        }
-        assert_eq!(same.decision(), Decision::NoDifference);
-    }
-
-    #[test]
-    fn nothing_lost_on_either_side_decides_nothing() {
-        let mut none = Sequential::new(&METRICS, 1, 0.05);
-        for _ in 0..100 {
-            none.add(&[None, None, Some(0.0), Some(0.0)], &[None, None, Some(0.0), Some(0.0)]);
-        }
-        assert_eq!(none.decision(), Decision::Open);
-        // Losses that end are an effect.
-        let mut lossy = Sequential::new(&METRICS, 1, 0.05);
-        for n in 0..12 {
-            let lost = [None, None, None, Some(100.0 + f64::from(n % 3))];
-            lossy.add(&lost, &[None, None, None, Some(0.0)]);
-        }
-        assert_eq!(lossy.decision(), Decision::Better);
-    }
-
-    #[test]
-    fn the_interval_has_the_effect_at_all_looks() {
-        let noise: Noise = NOISES[0].1;
-        let missed = (0..200).filter(|&seed| {
-            let (mut random, mut state) = (Rng::with_seed(seed), 0.0);
-            let mut one = Sequential::new(&METRICS[..1], seed, 0.05);
-            (0..40).any(|block| {
-                let first = one.with_first();
-                let mut values = [0.0; 2];
-                for with in [first, !first] {
-                    let factor = if with { 0.7 } else { 1.0 };
-                    values[usize::from(with)] =
-                        noise(&mut random, &mut state, block).exp() * factor;
-                }
-                one.add(&[Some(values[0])], &[Some(values[1])]);
-                let interval = one.effects()[0].interval;
-                interval.is_some_and(|[low, high]| !(low..=high).contains(&0.7))
-            })
-        });
-        let missed = missed.count();
-        assert!(missed <= 10, "{missed} of 200");
-    }
-}
+mod tests;
