@@ -19,6 +19,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -33,10 +34,29 @@ struct Scene {
     state: TempDir,
     _server: Server,
     _client: Client,
+    _turn: Turn,
+}
+
+/// `fix` looks at the whole host: nothing else of these tests runs meanwhile.
+static TURN: RwLock<()> = RwLock::new(());
+
+enum Turn {
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
 }
 
 impl Scene {
     fn new() -> Option<Self> {
+        Self::in_turn(false, 1)
+    }
+
+    /// With a sender on this CPU.
+    fn in_turn(alone: bool, sender: u32) -> Option<Self> {
+        // A test that has failed leaves nothing behind that matters here.
+        let turn = match alone {
+            true => Turn::Alone { _guard: TURN.write().unwrap_or_else(PoisonError::into_inner) },
+            false => Turn::Shared { _guard: TURN.read().unwrap_or_else(PoisonError::into_inner) },
+        };
         let enough = || thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
         if !(require_root() && require_netns() && require_bpf() && enough()) {
             return None;
@@ -47,16 +67,17 @@ impl Scene {
         (load.requests.connections, load.streams.connections) = (0, 0);
         load.datagrams = DatagramLoad { flows: 2, rate_hz: 2_000, sizes_bytes: vec![200] };
         let cpu = CpuSet::from_list("1").unwrap();
+        let sender = CpuSet::from_list(&sender.to_string()).unwrap();
         let error = |error| io::Error::other(format!("{error}"));
         let server = pair
             .run(Side::Server, |side| Server::start(&load, &[side.ipv4()], &cpu).map_err(error))
             .unwrap();
         let endpoints = server.endpoints().to_vec();
         let client = pair
-            .run(Side::Client, |_| Client::start(&load, &endpoints, &cpu).map_err(error))
+            .run(Side::Client, |_| Client::start(&load, &endpoints, &sender).map_err(error))
             .unwrap();
         let state = tempfile::tempdir().unwrap();
-        Some(Self { pair, state, _server: server, _client: client })
+        Some(Self { pair, state, _server: server, _client: client, _turn: turn })
     }
 
     /// Runs in the server's namespace.
@@ -514,14 +535,15 @@ while True:
 fn fixed(scene: &Scene, args: &[&str]) -> (Value, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
     command.env("NEARPATH_STATE_DIR", scene.state.path()).stdin(Stdio::null());
-    command.args(["fix", "--json", "--for", "4s", "--measure", "stages"]).args(args);
+    command.args(["fix", "--json", "--for", "4s", "--try-for", "40s", "--measure", "stages"]);
+    command.args(args);
     let output = scene.inside(|| command.output().unwrap());
     (document(&output), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]
 fn fix_keeps_the_change_that_the_finding_names_and_no_other() {
-    let Some(scene) = Scene::new() else { return };
+    let Some(scene) = Scene::in_turn(true, 1) else { return };
     // What would be tried, and nothing is.
     let (dry, said) = fixed(&scene, &["--dry-run"]);
     assert_eq!((&dry["tried"], &dry["kept"]), (&json!([]), &json!([])), "{dry} {said}");
@@ -553,7 +575,7 @@ fn fix_keeps_the_change_that_the_finding_names_and_no_other() {
 
 #[test]
 fn fix_moves_a_task_only_if_it_may() {
-    let Some(scene) = Scene::new() else { return };
+    let Some(scene) = Scene::in_turn(true, 0) else { return };
     if !require_program("python3") {
         return;
     }

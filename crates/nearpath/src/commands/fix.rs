@@ -68,13 +68,13 @@ pub struct Fix {
     /// Try one finding's changes for at most this time
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
     try_for: Duration,
-    #[command(flatten)]
-    confirm_within: ConfirmWithin,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
     #[command(flatten, next_help_heading = None::<&'static str>)]
     looking: Looking,
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    confirm_within: ConfirmWithin,
 }
 
 /// What has been done so far.
@@ -407,11 +407,12 @@ fn agreed(question: &str) -> bool {
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// The kind of path that most whole packets took.
+/// The kind of path that is compared: received packets if there are some, else what most whole packets took.
 fn main_path(diagnosis: &Diagnosis) -> Option<PathKind> {
     let paths = &diagnosis.measurement.as_ref()?.paths;
-    let main = paths.iter().filter(|path| !path.kind.is_from_nic()).max_by_key(|path| path.count);
-    main.filter(|path| path.count > 0).map(|path| path.kind)
+    let of_packets = paths.iter().filter(|path| path.count > 0 && !path.kind.is_from_nic());
+    let main = of_packets.max_by_key(|path| (path.kind == PathKind::Receive, path.count));
+    main.map(|path| path.kind)
 }
 
 fn figures(diagnosis: &Diagnosis) -> Option<PacketFigures> {

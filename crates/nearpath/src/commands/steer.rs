@@ -60,8 +60,6 @@ pub struct Steer {
     /// Show what would be done without doing it
     #[arg(long)]
     dry_run: bool,
-    #[command(flatten)]
-    confirm_within: ConfirmWithin,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -69,6 +67,8 @@ pub struct Steer {
     namespace: Namespace,
     #[command(flatten)]
     kernel: KernelBtf,
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    confirm_within: ConfirmWithin,
 }
 
 /// The BTF option.

@@ -57,8 +57,6 @@ pub struct Apply {
     /// Re-apply a plan from an earlier boot, as far as possible
     #[arg(long, requires = "plan", conflicts_with_all = ["dry_run", "force"])]
     boot: bool,
-    #[command(flatten)]
-    confirm_within: ConfirmWithin,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -67,6 +65,8 @@ pub struct Apply {
     // Expert options (see help.rs) stand last.
     #[command(flatten, next_help_heading = None::<&'static str>)]
     plan_options: PlanOptions,
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    confirm_within: ConfirmWithin,
 }
 
 impl Apply {

@@ -108,8 +108,6 @@ pub struct Try {
     /// effect first, and keep those that help; corrected for the number of trials (Holm)
     #[arg(long)]
     each: bool,
-    #[command(flatten)]
-    confirm_within: ConfirmWithin,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -121,6 +119,8 @@ pub struct Try {
     plan_options: PlanOptions,
     #[command(flatten)]
     namespace: Namespace,
+    #[command(flatten, next_help_heading = None::<&'static str>)]
+    confirm_within: ConfirmWithin,
 }
 
 /// Probes instead of the host's own traffic.
