@@ -76,7 +76,10 @@ def _outcome(scene: Scene, played: Played, after: Figures) -> list[str]:
     if not (is_late(before, reference) or is_lossy(before, reference)):
         return ["the fault is not visible"]
     if not scene.whose:
-        return [] if is_healed(before, after, reference) else ["not healed"]
+        if not is_healed(before, after, reference):
+            return ["not healed"]
+        # What a trial leaves behind in open connections is not a healed host.
+        return [] if kept(played.document) else ["better, but no change is kept"]
     found = []
     if kept(played.document):
         found.append("something is kept")
@@ -94,7 +97,8 @@ def kept(document: dict[str, Any]) -> bool:
 def _attempt(attempt: dict[str, Any]) -> str:
     changes = ", ".join(attempt.get("changes", [])) or str(attempt.get("check"))
     verdict = str(attempt.get("verdict", "?")).replace("_", " ")
-    return f"{changes}: {verdict}{', kept' if attempt.get('kept') else ''}"
+    reason = f" ({attempt['reason']})" if attempt.get("reason") else ""
+    return f"{changes}: {verdict}{', kept' if attempt.get('kept') else ''}{reason}"
 
 
 def _seconds(seconds: float | None) -> str:
