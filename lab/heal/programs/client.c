@@ -194,10 +194,8 @@ int main(int argc, char **argv)
 		fail("usage: see the source");
 	figures = figures_open(option("figures", "figures"));
 	to = address(option("to", "127.0.0.1"), option("port", "9000"));
-	struct rlimit files = { MOST_FDS, MOST_FDS };
-
 	be_named("client");
-	check(setrlimit(RLIMIT_NOFILE, &files), "RLIMIT_NOFILE");
+	allow_files();
 	be_placed();
 	long burst = number("burst", 1);
 	uint64_t each = 1000000000ULL * burst / number("rate", 2000);

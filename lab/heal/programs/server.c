@@ -85,10 +85,8 @@ int main(int argc, char **argv)
 		fail("usage: see the source");
 	sinks = !strcmp(argv[1], "sink");
 	figures = sinks ? figures_open(option("figures", "figures")) : NULL;
-	struct rlimit files = { MOST_FDS, MOST_FDS };
-
 	be_named("server");
-	check(setrlimit(RLIMIT_NOFILE, &files), "RLIMIT_NOFILE");
+	allow_files();
 	be_placed();
 	struct sockaddr_in at = address("0.0.0.0", option("port", "9000"));
 	int listener = check(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket");
