@@ -44,6 +44,7 @@ class Played:
     first_kept_s: float | None = None
     # Why nearpath failed.
     failed: str = ""
+    rollback_failed: str = ""
     not_restored: list[str] = field(default_factory=list)
 
 
@@ -72,7 +73,7 @@ def play(scene: Scene, folder: Path, nearpath: Path, observe: Callable[[Stage], 
         stage.closing.callback(_rollback, stage, nearpath, state)
         _fix(stage, nearpath, state, played)
         played.after = _measure(stage, MEASURED_S)
-        played.failed += _rollback(stage, nearpath, state)
+        played.rollback_failed = _rollback(stage, nearpath, state)
         played.not_restored = settings.differences(earlier, _settings(stage))
         return played
 

@@ -42,6 +42,8 @@ class Result:
         found = list(_outcome(self.scene, played, played.after))
         if is_worse(played.before, played.after):
             found.append("worse than before")
+        if played.rollback_failed:
+            found.append(played.rollback_failed)
         if played.not_restored:
             found.append(f"not restored: {'; '.join(played.not_restored)}")
         return found
@@ -66,7 +68,7 @@ class Result:
             _seconds(played.first_kept_s),
             _seconds(document.get("seconds")),
             played.after.words() if played.after else "",
-            "ok" if not played.not_restored and not played.failed else "NOT OK",
+            "NOT OK" if played.not_restored or played.rollback_failed else "ok",
             "; ".join(self.misses()) or ("healed" if not self.scene.whose else "left, as it must"),
         ]
 
