@@ -98,11 +98,11 @@ def is_lossy(before: Figures, reference: Figures) -> bool:
 
 
 def is_worse(before: Figures, after: Figures) -> bool:
-    """Whether p50, p99 or loss has grown by half, and by more than the machine's noise."""
+    """Whether p50 or p99 has doubled, or loss has grown by half, beyond the machine's noise."""
     if before.p99_ns is not None and (after.p99_ns is None or after.p50_ns is None):
         return True
     pairs = ((before.p50_ns, after.p50_ns), (before.p99_ns, after.p99_ns))
-    slower = any(a is not None and b is not None and a > 1.5 * b + 10 * LITTLE_NS for b, a in pairs)
+    slower = any(a is not None and b is not None and a > 2 * b + 25 * LITTLE_NS for b, a in pairs)
     return slower or after.lost_percent > 1.5 * before.lost_percent + LITTLE_LOSS
 
 

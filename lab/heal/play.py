@@ -28,6 +28,7 @@ SETTLING_S = 1.0
 # Late datagrams still count as arrived for so long.
 ARRIVING_S = 0.6
 PATIENCE_S = 420
+GRACE_S = 30
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Played:
     first_kept_s: float | None = None
     # Why nearpath failed.
     failed: str = ""
+    rollback_failed: str = ""
     not_restored: list[str] = field(default_factory=list)
 
 
@@ -71,7 +73,7 @@ def play(scene: Scene, folder: Path, nearpath: Path, observe: Callable[[Stage], 
         stage.closing.callback(_rollback, stage, nearpath, state)
         _fix(stage, nearpath, state, played)
         played.after = _measure(stage, MEASURED_S)
-        played.failed += _rollback(stage, nearpath, state)
+        played.rollback_failed = _rollback(stage, nearpath, state)
         played.not_restored = settings.differences(earlier, _settings(stage))
         return played
 
@@ -110,6 +112,15 @@ def _rollback(stage: Stage, nearpath: Path, state: Path) -> str:
     return "" if done.returncode == 0 else f"rollback: {done.stderr.strip()}"
 
 
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def _fix(stage: Stage, nearpath: Path, state: Path, played: Played) -> None:
     """Runs the fix, and notes when it says that it has kept a change."""
     command = [str(nearpath.resolve()), "fix", "--yes", "--json", "--netns", stage.host.netns]
@@ -123,10 +134,9 @@ def _fix(stage: Stage, nearpath: Path, state: Path, played: Played) -> None:
             text=True,
         )
         # Also on a signal: what it has not decided, its guardian undoes.
-        closing.callback(process.wait)
-        closing.callback(process.terminate)
+        closing.callback(_end, process)
         began, said = time.monotonic(), []
-        patience = threading.Timer(PATIENCE_S, process.terminate)
+        patience = threading.Timer(PATIENCE_S, _end, [process])
         closing.callback(patience.cancel)
         patience.start()
         for line in process.stderr or []:

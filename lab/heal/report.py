@@ -42,6 +42,8 @@ class Result:
         found = list(_outcome(self.scene, played, played.after))
         if is_worse(played.before, played.after):
             found.append("worse than before")
+        if played.rollback_failed:
+            found.append(played.rollback_failed)
         if played.not_restored:
             found.append(f"not restored: {'; '.join(played.not_restored)}")
         return found
@@ -66,7 +68,7 @@ class Result:
             _seconds(played.first_kept_s),
             _seconds(document.get("seconds")),
             played.after.words() if played.after else "",
-            "ok" if not played.not_restored and not played.failed else "NOT OK",
+            "NOT OK" if played.not_restored or played.rollback_failed else "ok",
             "; ".join(self.misses()) or ("healed" if not self.scene.whose else "left, as it must"),
         ]
 
@@ -76,7 +78,10 @@ def _outcome(scene: Scene, played: Played, after: Figures) -> list[str]:
     if not (is_late(before, reference) or is_lossy(before, reference)):
         return ["the fault is not visible"]
     if not scene.whose:
-        return [] if is_healed(before, after, reference) else ["not healed"]
+        if not is_healed(before, after, reference):
+            return ["not healed"]
+        # What a trial leaves behind in open connections is not a healed host.
+        return [] if kept(played.document) else ["better, but no change is kept"]
     found = []
     if kept(played.document):
         found.append("something is kept")
@@ -94,7 +99,8 @@ def kept(document: dict[str, Any]) -> bool:
 def _attempt(attempt: dict[str, Any]) -> str:
     changes = ", ".join(attempt.get("changes", [])) or str(attempt.get("check"))
     verdict = str(attempt.get("verdict", "?")).replace("_", " ")
-    return f"{changes}: {verdict}{', kept' if attempt.get('kept') else ''}"
+    reason = f" ({attempt['reason']})" if attempt.get("reason") else ""
+    return f"{changes}: {verdict}{', kept' if attempt.get('kept') else ''}{reason}"
 
 
 def _seconds(seconds: float | None) -> str:

@@ -16,6 +16,8 @@
 #define MOST_FDS 65536
 /* A message that could not be written for so long is not sent: it is lost. */
 #define TOO_LATE (500 * MS)
+/* A client gives a connection up after so long. */
+#define PATIENCE (3000 * MS)
 
 static struct figures *figures;
 static struct sockaddr_in to;
@@ -26,6 +28,12 @@ static struct {
 	size_t got;
 } answers[MOST_FDS];
 static uint64_t intended_of[MOST_FDS];
+/* New connections, oldest first. */
+static struct {
+	int fd;
+	uint64_t intended;
+} opened[MOST_FDS];
+static uint64_t opened_head, opened_tail;
 
 static int connection(int flags)
 {
@@ -83,6 +91,31 @@ static void end_connection(int fd)
 	/* No port is left in TIME_WAIT. */
 	setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 	close(fd);
+	intended_of[fd] = 0;
+}
+
+static void open_connection(uint64_t intended)
+{
+	int fd = connection(SOCK_NONBLOCK);
+
+	intended_of[fd] = intended;
+	watch(fd, EPOLLOUT);
+	opened[opened_head % MOST_FDS].fd = fd;
+	opened[opened_head++ % MOST_FDS].intended = intended;
+}
+
+/* Ends connections without an answer. */
+static void give_up(uint64_t before)
+{
+	for (; opened_tail < opened_head; opened_tail++) {
+		int fd = opened[opened_tail % MOST_FDS].fd;
+		uint64_t intended = opened[opened_tail % MOST_FDS].intended;
+
+		if (intended >= before)
+			return;
+		if (intended_of[fd] == intended)
+			end_connection(fd);
+	}
 }
 
 /* Handles what has arrived until `end`. */
@@ -126,15 +159,12 @@ static void requests(uint64_t each, int burst, int connects)
 		handle(at, connects);
 		for (int i = 0; i < burst; i++) {
 			count_sent(figures, at);
-			if (connects) {
-				int fd = connection(SOCK_NONBLOCK);
-
-				intended_of[fd] = at;
-				watch(fd, EPOLLOUT);
-			} else {
+			if (connects)
+				open_connection(at);
+			else
 				send_request(fds[next++ % count], at);
-			}
 		}
+		give_up(at - PATIENCE);
 	}
 }
 
@@ -165,6 +195,7 @@ int main(int argc, char **argv)
 	figures = figures_open(option("figures", "figures"));
 	to = address(option("to", "127.0.0.1"), option("port", "9000"));
 	be_named("client");
+	allow_files();
 	be_placed();
 	long burst = number("burst", 1);
 	uint64_t each = 1000000000ULL * burst / number("rate", 2000);

@@ -43,6 +43,16 @@ static inline void sleep_until(uint64_t at)
 		;
 }
 
+/* As many files as the hard limit allows: a burst of connections needs some thousands. */
+static inline void allow_files(void)
+{
+	struct rlimit limit;
+
+	check(getrlimit(RLIMIT_NOFILE, &limit), "RLIMIT_NOFILE");
+	limit.rlim_cur = limit.rlim_max;
+	check(setrlimit(RLIMIT_NOFILE, &limit), "RLIMIT_NOFILE");
+}
+
 /* The test waits for this line. */
 static inline void say_ready(void)
 {

@@ -86,6 +86,7 @@ int main(int argc, char **argv)
 	sinks = !strcmp(argv[1], "sink");
 	figures = sinks ? figures_open(option("figures", "figures")) : NULL;
 	be_named("server");
+	allow_files();
 	be_placed();
 	struct sockaddr_in at = address("0.0.0.0", option("port", "9000"));
 	int listener = check(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), "socket");
