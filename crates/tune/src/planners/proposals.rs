@@ -18,6 +18,9 @@ pub(super) const PLANNER: Planner = Planner {
     run,
 };
 
+/// Kinds of settings that no other planner decides about, or only for some of them.
+const UNPLANNED: [&str; 2] = ["irq_affinity", "feature"];
+
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for finding in situation.findings.iter().filter(|it| it.severity >= Severity::Warning) {
         for change in finding.changes.iter().filter(|change| !change.alternative) {
@@ -58,6 +61,10 @@ fn plan(
         return Err(format!("it is in the network namespace {netns} (--netns)"));
     }
     match &change.target {
+        // Where a setting has a planner, that has decided.
+        Proposal::Setting(target) if !UNPLANNED.contains(&target.kind()) => {
+            Err("it does not suit the goal, or the other changes".to_owned())
+        }
         Proposal::Setting(target) => setting(situation.host, draft, finding, change, target),
         Proposal::Affinity { pid, tid } => {
             let named = situation.request.named.iter().find(|process| process.pid == *pid);
