@@ -115,9 +115,10 @@ fn whoever_is_killed_while_it_applies_leaves_nothing() {
             let mut applying = scene.apply_within(&LATER).spawn().unwrap();
             while lines() < after && applying.try_wait().unwrap().is_none() {}
             applying.kill().unwrap();
-            if applying.wait().unwrap().success() {
-                // It was faster.
-                assert!(scene.run(&["rollback"]).status.success());
+            let applied = applying.wait().unwrap().success();
+            if applied || lines() >= 2 * CHANGES {
+                // It was faster, and waits to be confirmed; or the guardian undoes it already.
+                scene.run(&["rollback"]);
             } else {
                 killed += 1;
             }
