@@ -373,14 +373,11 @@ fn latencies_along_the_path_as_a_chart() {
 #[test]
 fn a_diagnosis() {
     golden("diagnosis.txt", &text::diagnosis(&diagnosis(), None));
-    golden(
-        "verdict.txt",
-        &text::verdict(&diagnosis(), Some("nearpath tune try"), text::SCREEN_LINES),
-    );
+    golden("verdict.txt", &text::verdict(&diagnosis(), Some("nearpath fix"), text::SCREEN_LINES));
     let mut long = diagnosis();
     let finding = long.findings[0].clone();
     long.findings = vec![finding; 30];
-    let shown = text::verdict(&long, Some("nearpath tune try"), text::SCREEN_LINES);
+    let shown = text::verdict(&long, Some("nearpath fix"), text::SCREEN_LINES);
     assert!(shown.lines().count() <= 24 && shown.contains("27 more critical"), "{shown}");
     golden("findings.txt", &text::findings(&diagnosis()));
     golden_json("diagnosis.json", &diagnosis());
