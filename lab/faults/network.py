@@ -33,7 +33,7 @@ class Pair:
     """Two namespaces, `sender` and `receiver`, with one device each."""
 
     def __init__(self, number: int, receive_cpu: int) -> None:
-        remove_abandoned()
+        remove_abandoned(PREFIX)
         name = f"{PREFIX}-{os.getpid()}-{number}"
         self.sender = Side(f"{name}-s", f"nps{number}", f"10.77.{number}.1")
         self.receiver = Side(f"{name}-r", f"npr{number}", f"10.77.{number}.2")
@@ -83,9 +83,9 @@ class Pair:
             subprocess.run(["ip", "netns", "del", side.netns], capture_output=True, check=False)
 
 
-def remove_abandoned() -> None:
-    """Removes namespaces of processes that were killed."""
+def remove_abandoned(prefix: str) -> None:
+    """Removes namespaces with this prefix whose processes were killed."""
     folder = Path("/run/netns")
-    for netns in folder.glob(f"{PREFIX}-*") if folder.is_dir() else []:
+    for netns in folder.glob(f"{prefix}-*") if folder.is_dir() else []:
         if not Path(f"/proc/{netns.name.split('-')[1]}").exists():
             subprocess.run(["ip", "netns", "del", netns.name], capture_output=True, check=False)

@@ -2,9 +2,8 @@
 
 import os
 import subprocess
-from pathlib import Path
 
-from ..faults.network import Side, run
+from ..faults.network import Side, remove_abandoned, run
 
 PREFIX = "npheal"
 
@@ -13,7 +12,7 @@ class Link:
     """Two namespaces, `host` and `peer`, which a veth pair or a wire with a delay will connect."""
 
     def __init__(self) -> None:
-        remove_abandoned()
+        remove_abandoned(PREFIX)
         name = f"{PREFIX}-{os.getpid()}"
         self.host = Side(f"{name}-h", "nph0", "10.78.0.2")
         self.peer = Side(f"{name}-p", "npp0", "10.78.0.1")
@@ -44,11 +43,3 @@ class Link:
         """Removes both namespaces, with their devices."""
         for side in (self.host, self.peer):
             subprocess.run(["ip", "netns", "del", side.netns], capture_output=True, check=False)
-
-
-def remove_abandoned() -> None:
-    """Removes namespaces of processes that were killed."""
-    folder = Path("/run/netns")
-    for netns in folder.glob(f"{PREFIX}-*") if folder.is_dir() else []:
-        if not Path(f"/proc/{netns.name.split('-')[1]}").exists():
-            subprocess.run(["ip", "netns", "del", netns.name], capture_output=True, check=False)

@@ -95,9 +95,9 @@ pub enum Whose {
     Network,
     /// The hypervisor.
     Hypervisor,
-    /// Whoever has set a quota.
+    /// The owner of a CPU quota.
     Quota,
-    /// Whoever has configured a shaper or a queueing discipline.
+    /// The owner of a shaper or a queueing discipline.
     Shaper,
 }
 

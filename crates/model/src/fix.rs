@@ -56,8 +56,6 @@ pub struct Attempt {
     pub check: String,
     /// Its title.
     pub title: String,
-    /// What was written to.
-    pub targets: Vec<String>,
     /// The changes: `target: before -> after`.
     pub changes: Vec<String>,
     /// `better`, `worse`, `no_difference`, `inconclusive`.

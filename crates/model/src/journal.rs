@@ -20,7 +20,7 @@ pub enum State {
 pub enum Pending {
     /// By the trial that has applied it; it is undone when the trial ends without having decided.
     Trial,
-    /// By somebody who confirms it before this time, in seconds since 1970.
+    /// By `nearpath tune confirm` before this time, in seconds since 1970.
     ConfirmBy(u64),
 }
 

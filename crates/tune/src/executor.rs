@@ -212,13 +212,18 @@ impl<W: Writer> Executor<W> {
         }
     }
 
-    /// Decides about the pending changes: they stay, or somebody else decides from now on.
+    /// The number of the last change in the journal.
+    pub fn last(&self) -> u64 {
+        self.journal.as_ref().and_then(|journal| journal.entries().last()).map_or(0, |last| last.id)
+    }
+
+    /// The changes later than `after` stay, or are pending from now on.
     ///
     /// # Errors
     /// The journal cannot be written.
-    pub fn decide(&mut self, pending: Option<Pending>) -> Result<(), TuneError> {
+    pub fn decide(&mut self, after: u64, pending: Option<Pending>) -> Result<(), TuneError> {
         self.pending = pending;
-        self.journal.as_mut().map_or(Ok(()), |journal| journal.decide(pending))
+        self.journal.as_mut().map_or(Ok(()), |journal| journal.decide(after, pending))
     }
 
     /// Undoes the changes about which nobody decides any more, or also those that may still be confirmed (`all`), the

@@ -215,14 +215,13 @@ impl Journal {
         Ok(())
     }
 
-    /// Records that the pending changes stay, or who decides from now on.
-    pub(crate) fn decide(&mut self, pending: Option<Pending>) -> Result<(), TuneError> {
-        let Some(last) = self.entries.iter().rfind(|entry| entry.pending.is_some()) else {
+    /// Records that the changes later than `after` stay, or are pending from now on.
+    pub(crate) fn decide(&mut self, after: u64, pending: Option<Pending>) -> Result<(), TuneError> {
+        let Some(id) = self.entries.last().map(|entry| entry.id).filter(|id| *id > after) else {
             return Ok(());
         };
-        let id = last.id;
-        self.append(id, Event::Decided(pending))?;
-        records::decided(&mut self.entries, id, pending);
+        self.append(id, Event::Decided { after, pending })?;
+        records::decided(&mut self.entries, after, id, pending);
         Ok(())
     }
 

@@ -323,7 +323,7 @@ mod tests {
         assert!(Access::default().allows(None));
     }
 
-    /// Whoever guesses must not learn which users there are.
+    /// A client that guesses must not learn which users exist.
     #[test]
     fn a_refusal_costs_the_same_whoever_it_is() {
         let users = [("alice", 4), ("carol", 9)];

@@ -1,6 +1,6 @@
 //! The connections that are served at once, and which of them ends when there is another one.
 //!
-//! Whoever has shown a password keeps its connection. Of the others the oldest ends, of the address that has most of
+//! A client that has shown a password keeps its connection. Of the others the oldest ends, of the address that has most of
 //! them: clients that send nothing, or little by little, keep nobody out. Passwords are checked one at a time, in the
 //! order of the connections, so that guessing takes one CPU at most.
 

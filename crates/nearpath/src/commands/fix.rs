@@ -15,12 +15,12 @@ use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_instruments::stages::Options;
 use nearpath_model::fix::{Attempt, Fixed, Kept, Left, NotTried, PacketFigures};
 use nearpath_model::{
-    Detail, Diagnosis, Direction, Finding, Host, PathKind, Pending, Plan, PlannedChange, Severity,
-    Target,
+    Detail, Diagnosis, Direction, Entry, Finding, Host, PathKind, Pending, Plan, PlannedChange,
+    Severity, Target,
 };
 use nearpath_trial::live::{Figure, Metric};
 use nearpath_trial::sequential::{Decision, Sequential};
-use nearpath_tune::{Live, steering};
+use nearpath_tune::{Journal, Live, steering};
 use nearpath_views::text;
 use std::collections::BTreeSet;
 use std::io::{BufRead, IsTerminal};
@@ -101,6 +101,10 @@ impl Fix {
         }
         let interrupt = Interrupt::listen()?;
         let began = Instant::now();
+        let base = Journal::read(&Journal::folder())
+            .map_err(anyhow::Error::from)?
+            .last()
+            .map_or(0, |entry| entry.id);
         let first = self.looking.live_here()?;
         if !self.json {
             output::text(&text::verdict(&first, None, text::SCREEN_LINES))?;
@@ -120,7 +124,7 @@ impl Fix {
                 }
             }
         }
-        let kept = self.looking.in_namespace(|root| self.decide(root, &done))?;
+        let kept = self.looking.in_namespace(|root| self.decide(root, base, &done))?;
         let fixed = Fixed {
             schema: nearpath_model::fix::FIX_SCHEMA,
             rounds,
@@ -186,7 +190,7 @@ impl Fix {
         Ok(false)
     }
 
-    /// Why changes are not tried: they would interrupt traffic, or move what belongs to somebody who was not asked.
+    /// Why changes are not tried: they would interrupt traffic, or move tasks without permission.
     fn refused(&self, candidate: &Candidate, finding: &Finding) -> Option<String> {
         let changes = || candidate.changes();
         let target = |change: &PlannedChange| change.target.to_string();
@@ -202,17 +206,14 @@ impl Fix {
         }
         let moves = |change: &PlannedChange| matches!(change.target, Target::Thread(_));
         if self.dry_run {
-            return Some("--dry-run".to_owned());
+            return Some(format!("would be tried: {}", candidate.words()));
         }
         if !changes().any(moves) || self.yes {
             return None;
         }
         let is_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         let is_agreed = is_terminal && {
-            for change in changes().take(4) {
-                let (after, before) = (change.after.to_plan(), change.before.to_plan());
-                say(&format!("{}: {} -> {}", target(change), before, after));
-            }
+            say(&candidate.words());
             agreed(&format!("{}: move it?", finding.title))
         };
         (!is_agreed).then(|| "it moves tasks: --yes permits that".to_owned())
@@ -230,6 +231,7 @@ impl Fix {
         let steps = candidate.plan.steps(&candidate.ids, &boot, current_netns(root).inode)?;
         let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         let executor = executor(&boot, Live::new())?.pending(Some(Pending::Trial));
+        let base = executor.last();
         let meter = Meter::start(root, &host, self.measured(now, &host)?)?;
         let guardian = Guardian::start(Pending::Trial)?;
         let config = TrialConfig {
@@ -260,16 +262,17 @@ impl Fix {
         drop(progress);
         let decided = match decided {
             Ok(decided) => decided,
-            Err(error) if interrupt.happened() => return Err(error),
             Err(error) => {
+                let is_undone = bench.executor.last() == base;
+                if interrupt.happened() || bench.asker.is_gone() || !is_undone {
+                    return Err(error);
+                }
                 guardian.finish()?;
-                return Ok(failed_attempt(finding, candidate, &format!("{error:#}")));
+                return Ok(not_decided(finding, candidate, &format!("{error:#}")));
             }
         };
-        // What is to be confirmed is decided together, at the end.
-        if !self.confirm_within.is_given() {
-            bench.executor.decide(None)?;
-        }
+        // It is proved. If the result is to be confirmed, that begins at the end.
+        bench.executor.decide(base, None)?;
         guardian.finish()?;
         Ok(attempt_of(finding, candidate, &decided))
     }
@@ -289,24 +292,16 @@ impl Fix {
         Ok(Measured { metric, options, nics: Vec::new(), probes: None, loads: Vec::new() })
     }
 
-    /// Leaves what was kept to somebody who confirms it, if requested; returns it as it is in the journal.
-    fn decide(&self, root: &Root, done: &Done) -> anyhow::Result<Vec<Kept>> {
+    /// What was kept, as it is in the journal. It is undone again unless it is confirmed, if requested.
+    fn decide(&self, root: &Root, base: u64, done: &Done) -> anyhow::Result<Vec<Kept>> {
         if done.tried.iter().all(|attempt| !attempt.kept) {
             return Ok(Vec::new());
         }
         let mut executor = executor(&steering::boot(root)?, Live::new())?;
-        self.confirm_within.decide(&mut executor)?;
-        let names: BTreeSet<&String> = done
-            .tried
-            .iter()
-            .filter(|attempt| attempt.kept)
-            .flat_map(|attempt| &attempt.targets)
-            .collect();
-        let entries = executor.entries();
-        let kept = entries.iter().filter(|entry| names.contains(&entry.change.target.to_string()));
-        Ok(kept
-            .map(|entry| Kept { id: entry.id, target: entry.change.target.to_string() })
-            .collect())
+        self.confirm_within.decide(&mut executor, base)?;
+        let entries = executor.entries().into_iter().filter(|entry| entry.id > base);
+        let kept = |entry: Entry| Kept { id: entry.id, target: entry.change.target.to_string() };
+        Ok(entries.map(kept).collect())
     }
 }
 
@@ -354,11 +349,10 @@ fn not_tried(finding: &Finding, reason: &str) -> NotTried {
     NotTried { check, title, reason: reason.to_owned() }
 }
 
-fn failed_attempt(finding: &Finding, candidate: &Candidate, reason: &str) -> Attempt {
+fn not_decided(finding: &Finding, candidate: &Candidate, reason: &str) -> Attempt {
     Attempt {
         check: finding.check.clone(),
         title: finding.title.clone(),
-        targets: candidate.changes().map(|change| change.target.to_string()).collect(),
         changes: candidate.changes().map(in_words).collect(),
         verdict: "inconclusive".to_owned(),
         reason: Some(reason.to_owned()),
@@ -385,7 +379,7 @@ fn attempt_of(finding: &Finding, candidate: &Candidate, decided: &Decided) -> At
         pairs: decided.pairs,
         seconds: decided.time.as_secs_f64(),
         effects: effects.collect(),
-        ..failed_attempt(finding, candidate, "")
+        ..not_decided(finding, candidate, "")
     }
 }
 

@@ -45,8 +45,8 @@ pub struct Decided {
 }
 
 impl Bench<'_> {
-    /// Tries these steps, and leaves them applied only if packets are better for it. `progress` sees the time, the
-    /// pairs so far and the median effect.
+    /// Tries these steps, and leaves them applied only if packets are better for it. `progress` sees the time and the
+    /// pairs so far.
     ///
     /// # Errors
     /// The kernel refused, nothing can be measured, or a signal arrived; the steps are undone.
@@ -89,7 +89,7 @@ fn pairs(
     if let Err(what) = look(switched, false, &mut watch)? {
         bail!("{what}, without the plan");
     }
-    while sequential.decision() == Decision::Open && began.elapsed() < until.limit {
+    'pairs: while sequential.decision() == Decision::Open && began.elapsed() < until.limit {
         let first = sequential.with_first();
         let mut found: [Vec<Option<f64>>; 2] = Default::default();
         for with in [first, !first] {
@@ -98,11 +98,11 @@ fn pairs(
                 Ok((buckets, lost)) => {
                     found[usize::from(with)] = figures(&buckets, until.above_ns, lost);
                 }
-                Err(what) => harm = Some(what),
+                Err(what) => {
+                    harm = Some(what);
+                    break 'pairs;
+                }
             }
-        }
-        if harm.is_some() {
-            break;
         }
         let [without, with] = found;
         sequential.add(&without, &with);
@@ -124,7 +124,7 @@ fn look(
     switched: &mut Switched<'_, '_>,
     with: bool,
     watch: &mut HarmWatch,
-) -> anyhow::Result<Result<(Buckets, Option<f64>), String>> {
+) -> anyhow::Result<Result<(Buckets, f64), String>> {
     let (before, began) = (Losses::read(switched.bench().root), Instant::now());
     let block = match switched.block()? {
         Ok(block) => block,
@@ -137,13 +137,13 @@ fn look(
         return Ok(Err(what));
     }
     let latencies = switched.last_latencies().context("no latencies were measured")?;
-    Ok(Ok((latencies, Some(lost))))
+    Ok(Ok((latencies, lost)))
 }
 
-fn figures(buckets: &Buckets, above_ns: u64, lost: Option<f64>) -> Vec<Option<f64>> {
+fn figures(buckets: &Buckets, above_ns: u64, lost: f64) -> Vec<Option<f64>> {
     let packets = count(buckets);
     let quantile =
         |q: f64| interpolated_ns(buckets, q).filter(|_| packets * q.min(1.0 - q) >= BEYOND);
     let above = (packets > 0.0).then(|| count_above(buckets, above_ns as f64) / packets);
-    vec![quantile(0.5), quantile(0.99), above, lost]
+    vec![quantile(0.5), quantile(0.99), above, Some(lost)]
 }

@@ -52,14 +52,9 @@ enum Switch {
     Placebo,
 }
 
-/// The last change in the journal.
-fn last(bench: &Bench<'_>) -> u64 {
-    bench.executor.entries().last().map_or(0, |entry| entry.id)
-}
-
 impl<'b, 'a> Switched<'b, 'a> {
     pub(super) fn new(bench: &'b mut Bench<'a>, steps: Vec<Step>) -> Self {
-        let base = last(bench);
+        let base = bench.executor.last();
         let block = bench.config.block;
         let settling = bench.config.settling.unwrap_or(SETTLING_MIN);
         let owners = steps.iter().map(|step| step.change.target.owner());
@@ -150,7 +145,7 @@ impl<'b, 'a> Switched<'b, 'a> {
         let stays = |step: &mut Step| step.change.target.one_way().is_some();
         let one_way: Vec<Step> = self.steps.extract_if(.., stays).collect();
         self.bench.executor.apply_steps(one_way)?;
-        self.base = last(self.bench);
+        self.base = self.bench.executor.last();
         Ok(())
     }
 

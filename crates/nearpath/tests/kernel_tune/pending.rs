@@ -1,4 +1,4 @@
-//! Changes that stay only if that is decided: whoever makes them may vanish, and nobody may confirm them.
+//! Pending changes: the process that makes them is killed, or they are not confirmed in time.
 
 use crate::{CHANGES, SOMAXCONN, Scene, in_scene, settings, steps};
 use nearpath_testing::wait_for;

@@ -28,8 +28,11 @@ pub enum Event {
     Begin(Box<Change>),
     Done,
     Undone,
-    /// It is decided that the pending changes up to this one stay, or who decides from now on.
-    Decided(Option<Pending>),
+    /// The changes up to this one that are later than `after` stay, or are pending from now on.
+    Decided {
+        after: u64,
+        pending: Option<Pending>,
+    },
 }
 
 impl Record {
@@ -146,7 +149,7 @@ impl Parsed {
             }
             Event::Done => done(&mut self.entries, id),
             Event::Undone => self.entries.retain(|entry| entry.id != id),
-            Event::Decided(pending) => decided(&mut self.entries, id, pending),
+            Event::Decided { after, pending } => decided(&mut self.entries, after, id, pending),
         }
         Ok(())
     }
@@ -162,9 +165,9 @@ pub fn done(entries: &mut Vec<Entry>, id: u64) {
     entries.retain(|entry| entry.id == id || Some(entry.id) != replaced);
 }
 
-/// Decides about the pending changes up to this one.
-pub fn decided(entries: &mut [Entry], id: u64, pending: Option<Pending>) {
-    for entry in entries.iter_mut().filter(|entry| entry.id <= id && entry.pending.is_some()) {
+/// Decides about the changes later than one and up to another.
+pub fn decided(entries: &mut [Entry], after: u64, id: u64, pending: Option<Pending>) {
+    for entry in entries.iter_mut().filter(|entry| entry.id > after && entry.id <= id) {
         entry.pending = pending;
     }
 }

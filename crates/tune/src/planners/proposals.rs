@@ -144,3 +144,62 @@ fn affinity(
 fn why(change: &ProposedChange) -> String {
     change.why.trim_end_matches('.').to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planners::tests::{TWO_NODES, eth0, host, workload};
+    use crate::planners::{Request, plan as plan_all};
+    use nearpath_model::{Plan, SettingFile, SocketProtocol, Sysctl};
+    use nearpath_testing::trees::Machine;
+
+    fn planned(changes: Vec<ProposedChange>, severity: Severity, named: Vec<Workload>) -> Plan {
+        let host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[4], &[5]])));
+        let mut finding = Finding::new(severity, "a test");
+        finding.check = "slow_packets".to_owned();
+        finding.changes = changes;
+        let request = Request { named, ..Request::default() };
+        plan_all(&host, &[finding], &request, &[], Some("boot".to_owned()), None).unwrap()
+    }
+
+    fn to(target: impl Into<Proposal>, after: &str) -> ProposedChange {
+        ProposedChange::new(target, None, after, "Packets wait for it.")
+    }
+
+    #[test]
+    fn a_named_task_is_moved_to_the_cpus_that_were_printed() {
+        let task = workload(&["1", "0-3"]);
+        let proposal = to(Proposal::Affinity { pid: task.pid, tid: None }, "0,2-3");
+        let plan = planned(vec![proposal.clone()], Severity::Critical, vec![task.clone()]);
+        let moved = plan.changes.iter().filter(|it| it.finding.as_deref() == Some("slow_packets"));
+        let values: Vec<_> = moved.map(|it| (it.before.to_plan(), it.after.to_plan())).collect();
+        let after = || "0,2-3".to_owned();
+        assert_eq!(values, [("1".to_owned(), after()), ("0-3".to_owned(), after())]);
+        // An informational finding moves nobody.
+        let plan = planned(vec![proposal], Severity::Info, vec![task]);
+        assert!(plan.changes.iter().all(|it| it.kind() != "thread_affinity"), "{plan:?}");
+    }
+
+    #[test]
+    fn no_proposal_of_a_warning_is_lost() {
+        let mut elsewhere = to(Sysctl::Somaxconn, "8192");
+        elsewhere.set_netns("blue");
+        let proposals = vec![
+            to(Proposal::Affinity { pid: 7, tid: None }, "0"),
+            to(Proposal::Affinity { pid: 7, tid: Some(8) }, "0"),
+            to(Proposal::Pages { pid: 7 }, "1"),
+            to(Proposal::Steering { protocol: SocketProtocol::Tcp, port: 80 }, "nearest"),
+            to(Proposal::IrqbalanceBans, "40"),
+            to(SettingFile::irq_affinity(nearpath_model::IrqNumber(999)), "0"),
+            to(SettingFile::irq_affinity(nearpath_model::IrqNumber(100)), "6"),
+            elsewhere,
+        ];
+        let plan = planned(proposals.clone(), Severity::Warning, Vec::new());
+        for proposal in proposals {
+            let target = proposal.target.to_string();
+            let is_planned = plan.changes.iter().any(|planned| is_for(planned, &proposal));
+            let is_noted = plan.notes.iter().any(|note| note.contains(&target));
+            assert!(is_planned || is_noted, "{target}: {:?}", plan.notes);
+        }
+    }
+}

@@ -41,9 +41,12 @@ impl Confirm {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let confirmed = Namespace::default().read(|root| {
             let mut executor = executor(&steering::boot(root)?, Live::new())?;
-            let confirmed =
-                executor.entries().iter().filter(|entry| entry.pending.is_some()).count();
-            executor.decide(None)?;
+            let entries = executor.entries();
+            let pending = || entries.iter().filter(|entry| entry.pending.is_some());
+            let confirmed = pending().count();
+            if let Some(first) = pending().next() {
+                executor.decide(first.id.saturating_sub(1), None)?;
+            }
             Ok(confirmed)
         })?;
         match confirmed {
@@ -55,7 +58,7 @@ impl Confirm {
     }
 }
 
-/// Changes that are undone unless somebody confirms them.
+/// Changes that are undone unless they are confirmed.
 #[derive(Debug, Args)]
 pub struct ConfirmWithin {
     /// Undo the changes after this time, unless 'nearpath tune confirm' is run before
@@ -64,17 +67,12 @@ pub struct ConfirmWithin {
 }
 
 impl ConfirmWithin {
-    /// Whether that is requested.
-    pub(in crate::commands) fn is_given(&self) -> bool {
-        self.confirm_within.is_some()
-    }
-
     fn pending(&self) -> Option<Pending> {
         // Whole seconds, and not less than asked for.
         self.confirm_within.map(|time| Pending::ConfirmBy(now_s() + time.as_secs().max(1)))
     }
 
-    /// Makes changes, which are undone unless somebody confirms them, if requested.
+    /// Makes changes, which are undone unless they are confirmed, if requested.
     ///
     /// # Errors
     /// As `make`; or no process can be started that would undo them.
@@ -93,15 +91,18 @@ impl ConfirmWithin {
         Ok(made)
     }
 
-    /// Leaves it to somebody who confirms, if requested, or else decides that the changes of a trial stay.
+    /// The changes later than `after` stay, or are undone unless they are confirmed, if requested.
     ///
     /// # Errors
     /// The journal cannot be written, or no process can be started that would undo them.
-    pub(in crate::commands) fn decide(&self, executor: &mut Executor<Live>) -> anyhow::Result<()> {
-        let pending = self.pending();
-        let nothing = executor.entries().iter().all(|entry| entry.pending.is_none());
-        let guardian = pending.filter(|_| !nothing).map(Guardian::start).transpose()?;
-        executor.decide(pending).context("cannot keep the plan")?;
+    pub(in crate::commands) fn decide(
+        &self,
+        executor: &mut Executor<Live>,
+        after: u64,
+    ) -> anyhow::Result<()> {
+        let pending = self.pending().filter(|_| executor.last() > after);
+        let guardian = pending.map(Guardian::start).transpose()?;
+        executor.decide(after, pending).context("cannot keep the plan")?;
         if let Some(guardian) = guardian {
             guardian.finish()?;
             self.remind();

@@ -362,7 +362,7 @@ impl Try {
         let (asker, boot) = (Asker::parent(), boot.clone());
         let mut bench = Bench { root, executor, meter, interrupt, asker, config, boot };
         let mut done = Tried::default();
-        let base = bench.executor.entries().last().map_or(0, |entry| entry.id);
+        let base = bench.executor.last();
         for changes in tried {
             let steps = plan.steps(&changes, &bench.boot, current_netns(root).inode)?;
             let ids = changes.join(", ");
@@ -382,7 +382,7 @@ impl Try {
             let steps = |ids: &[String]| plan.steps(ids, &boot, current_netns(root).inode);
             bench.keep_significant(base, &mut done.reports, &|ids| Ok(steps(ids)?))?;
         }
-        self.confirm_within.decide(&mut bench.executor)?;
+        self.confirm_within.decide(&mut bench.executor, base)?;
         guardian.finish()?;
         Ok(done)
     }

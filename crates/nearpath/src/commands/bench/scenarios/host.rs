@@ -189,7 +189,7 @@ impl Tuned {
         let executor = executor(&self.boot, Live::new())?.pending(Some(Pending::Trial));
         self.guardian = Some(Guardian::start(Pending::Trial)?);
         let executor = self.executor.insert(executor);
-        self.base = executor.entries().last().map_or(0, |entry| entry.id);
+        self.base = executor.last();
         executor.apply_steps(self.steps.clone())?;
         Ok(())
     }

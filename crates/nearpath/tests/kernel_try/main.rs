@@ -1,191 +1,26 @@
 //! `nearpath tune try` on live traffic over a veth pair whose RPS sends packets to another CPU than their reader's:
 //! its report matches the settings that it leaves.
 
-use nearpath_host::{Root, current_netns};
+mod fix;
+mod scene;
+
+use nearpath_host::Root;
 use nearpath_model::CpuSet;
-use nearpath_testing::veth::{Side, VethPair};
-use nearpath_testing::{
-    require_bpf, require_netns, require_program, require_root, wait_for, with_blocks_long_enough,
-};
+use nearpath_testing::veth::Side;
+use nearpath_testing::{require_program, wait_for, with_blocks_long_enough};
 use nearpath_trial::background::{LOAD_PORT, Servers};
 use nearpath_trial::latency::{Reflector, ReflectorPlan, SocketOptions};
-use nearpath_trial::load::{Client, DatagramLoad, LoadPlan, Server};
-use nearpath_tune::{find_thread, ticks_since_boot};
+use nearpath_tune::find_thread;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::gettid;
+use scene::{Scene, WITHOUT_RPS, document};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::{self, Read};
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::io;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-const RPS: &str = "/sys/class/net/np1/queues/rx-0/rps_cpus";
-/// Id, target and new value of the change that turns RPS off.
-const WITHOUT_RPS: (&str, &str, &str) = ("rps", RPS, "0");
-
-/// Datagrams to a reader on CPU 1, which RPS sends to CPU 0, and a plan that stops that.
-struct Scene {
-    pair: VethPair,
-    state: TempDir,
-    _server: Server,
-    _client: Client,
-    _turn: Turn,
-}
-
-/// `fix` looks at the whole host: nothing else of these tests runs meanwhile.
-static TURN: RwLock<()> = RwLock::new(());
-
-enum Turn {
-    Shared { _guard: RwLockReadGuard<'static, ()> },
-    Alone { _guard: RwLockWriteGuard<'static, ()> },
-}
-
-impl Scene {
-    fn new() -> Option<Self> {
-        Self::in_turn(false, 1)
-    }
-
-    /// With a sender on this CPU.
-    fn in_turn(alone: bool, sender: u32) -> Option<Self> {
-        // A test that has failed leaves nothing behind that matters here.
-        let turn = match alone {
-            true => Turn::Alone { _guard: TURN.write().unwrap_or_else(PoisonError::into_inner) },
-            false => Turn::Shared { _guard: TURN.read().unwrap_or_else(PoisonError::into_inner) },
-        };
-        let enough = || thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
-        if !(require_root() && require_netns() && require_bpf() && enough()) {
-            return None;
-        }
-        let pair = VethPair::new(1).unwrap();
-        pair.write(Side::Server, "queues/rx-0/rps_cpus", "1").unwrap();
-        let mut load = LoadPlan::moderate();
-        (load.requests.connections, load.streams.connections) = (0, 0);
-        load.datagrams = DatagramLoad { flows: 2, rate_hz: 2_000, sizes_bytes: vec![200] };
-        let cpu = CpuSet::from_list("1").unwrap();
-        let sender = CpuSet::from_list(&sender.to_string()).unwrap();
-        let error = |error| io::Error::other(format!("{error}"));
-        let server = pair
-            .run(Side::Server, |side| Server::start(&load, &[side.ipv4()], &cpu).map_err(error))
-            .unwrap();
-        let endpoints = server.endpoints().to_vec();
-        let client = pair
-            .run(Side::Client, |_| Client::start(&load, &endpoints, &sender).map_err(error))
-            .unwrap();
-        let state = tempfile::tempdir().unwrap();
-        Some(Self { pair, state, _server: server, _client: client, _turn: turn })
-    }
-
-    /// Runs in the server's namespace.
-    fn inside<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
-        self.pair.run(Side::Server, |_| Ok(run())).unwrap()
-    }
-
-    fn rps(&self) -> String {
-        self.inside(|| Root::live().text(RPS).unwrap())
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
-        command.env("NEARPATH_STATE_DIR", self.state.path()).stdin(Stdio::null());
-        command.arg("tune").args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    /// `tune try` of a plan that turns RPS off.
-    fn trial(&self, args: &[&str]) -> Child {
-        self.trial_of(&[WITHOUT_RPS], args)
-    }
-
-    /// The report of `tune try` of these changes, with blocks just long enough for the packets, and its standard
-    /// error.
-    fn report(&self, changes: &[(&str, &str, &str)], args: &[&str]) -> (Value, String) {
-        with_blocks_long_enough(|block| {
-            let args = [&["--cycles", "6", "--block", block], args].concat();
-            let output = self.trial_of(changes, &args).wait_with_output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            if output.status.success() { Ok((document(&output), said)) } else { Err(said) }
-        })
-    }
-
-    /// The report of a trial of a plan that does no harm, with all its blocks.
-    fn whole_report(&self, changes: &[(&str, &str, &str)], args: &[&str]) -> Value {
-        let (report, _) = self.report(changes, args);
-        assert_eq!(report["stopped"], Value::Null, "{report}");
-        report
-    }
-
-    /// `tune try` of a plan of these changes: id, target and new value of each.
-    fn trial_of(&self, changes: &[(&str, &str, &str)], args: &[&str]) -> Child {
-        self.trial_with(self.changes(changes), args)
-    }
-
-    fn changes(&self, changes: &[(&str, &str, &str)]) -> Vec<Value> {
-        let change = |&(id, target, after): &(&str, &str, &str)| {
-            json!({
-                "id": id, "kind": "rps_cpus", "target": target, "after": after,
-                "before": Root::live().text(target).unwrap(),
-                "why": "packets are read where they arrive", "finding": null, "persist": [],
-                "reboot": false, "optional": false,
-            })
-        };
-        self.inside(|| changes.iter().map(change).collect())
-    }
-
-    /// `tune try` of a plan with these changes.
-    fn trial_with(&self, changes: Vec<Value>, args: &[&str]) -> Child {
-        let plan = self.plan(changes);
-        let fixed = ["try", plan.to_str().unwrap(), "--json", "--dev", "np1", "--warm-up", "100ms"];
-        let args = [&fixed[..], args].concat();
-        let mut command = self.command(&args);
-        self.inside(|| command.spawn().unwrap())
-    }
-
-    /// The file of a plan with these changes.
-    fn plan(&self, changes: Vec<Value>) -> PathBuf {
-        let plan = self.state.path().join("plan.json");
-        let (boot, netns, made_ticks) = self.inside(|| {
-            let root = Root::live();
-            let boot = root.text("/proc/sys/kernel/random/boot_id").unwrap();
-            (boot, current_netns(&root).inode, ticks_since_boot(&root))
-        });
-        let crossings = json!({ "other_cpu": null, "other_llc": null, "other_node": null });
-        let document = json!({
-            "schema": 1, "goal": "latency", "boot": boot, "netns": netns, "now": crossings,
-            "predicted": crossings, "notes": [], "changes": changes, "made_ticks": made_ticks,
-        });
-        std::fs::write(&plan, document.to_string()).unwrap();
-        plan
-    }
-
-    /// Waits until the plan of a trial is applied, which it is in every other block.
-    fn in_force(&self, mut trial: Child) -> Child {
-        while self.rps() != "0" {
-            if trial.try_wait().unwrap().is_some() {
-                let said = trial.wait_with_output().unwrap().stderr;
-                panic!("it exited early: {}", String::from_utf8_lossy(&said));
-            }
-            thread::yield_now();
-        }
-        trial
-    }
-
-    /// What the journal holds.
-    fn journal(&self) -> Value {
-        let mut command = self.command(&["status", "--json"]);
-        let output = self.inside(|| command.output().unwrap());
-        document(&output)["journal"].clone()
-    }
-}
-
-fn document(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
 
 #[test]
 fn a_plan_is_kept_only_when_it_is_better() {
@@ -517,95 +352,6 @@ fn a_trial_that_is_killed_or_whose_parent_is_lost_leaves_nothing() {
     shell.kill().unwrap();
     shell.wait().unwrap();
     is_undone(&scene);
-}
-
-/// A process that takes CPU 1 for 12 ms of each 62 ms, before all others.
-const HOG: &str = "
-import os, time
-os.sched_setaffinity(0, {1})
-os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))
-print('runs', flush=True)
-while True:
-    end = time.monotonic() + 0.012
-    while time.monotonic() < end: pass
-    time.sleep(0.05)
-";
-
-/// `nearpath fix` in the server's namespace, and what it says.
-fn fixed(scene: &Scene, args: &[&str]) -> (Value, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nearpath"));
-    command.env("NEARPATH_STATE_DIR", scene.state.path()).stdin(Stdio::null());
-    command.args(["fix", "--json", "--for", "4s", "--try-for", "40s", "--measure", "stages"]);
-    command.args(args);
-    let output = scene.inside(|| command.output().unwrap());
-    (document(&output), String::from_utf8_lossy(&output.stderr).into_owned())
-}
-
-#[test]
-fn fix_keeps_the_change_that_the_finding_names_and_no_other() {
-    let Some(scene) = Scene::in_turn(true, 1) else { return };
-    // What would be tried, and nothing is.
-    let (dry, said) = fixed(&scene, &["--dry-run"]);
-    assert_eq!((&dry["tried"], &dry["kept"]), (&json!([]), &json!([])), "{dry} {said}");
-    let not_tried = dry["not_tried"].as_array().unwrap();
-    assert!(not_tried.iter().any(|one| one["check"] == "rps_placement"), "{dry}");
-    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
-
-    let (report, said) = fixed(&scene, &[]);
-    let tried = report["tried"].as_array().unwrap();
-    let of_rps = tried.iter().find(|one| one["check"] == "rps_placement");
-    let attempt = of_rps.unwrap_or_else(|| panic!("{report} {said}"));
-    assert_eq!(
-        (&attempt["verdict"], &attempt["kept"]),
-        (&json!("better"), &json!(true)),
-        "{report} {said}"
-    );
-    assert!(attempt["effects"]["p50"].as_f64().unwrap() < 0.95, "{report}");
-    assert_eq!(scene.rps(), "0");
-    let journal = scene.journal();
-    assert_eq!(journal.as_array().unwrap().len(), report["kept"].as_array().unwrap().len());
-    assert!(
-        journal.as_array().unwrap().iter().all(|entry| entry["pending"].is_null()),
-        "{journal}"
-    );
-    let mut rollback = scene.command(&["rollback"]);
-    assert!(scene.inside(|| rollback.status().unwrap()).success());
-    assert_eq!((scene.rps().as_str(), scene.journal()), ("1", json!([])));
-}
-
-#[test]
-fn fix_moves_a_task_only_if_it_may() {
-    let Some(scene) = Scene::in_turn(true, 0) else { return };
-    if !require_program("python3") {
-        return;
-    }
-    scene.pair.write(Side::Server, "queues/rx-0/rps_cpus", "0").unwrap();
-    let mut hog = Command::new("python3").args(["-c", HOG]).stdout(Stdio::piped()).spawn().unwrap();
-    let runs = hog.stdout.as_mut().unwrap().read_exact(&mut [0; 5]);
-    let cpus = || cpus_of_process(hog.id());
-    // Without --yes and without a terminal it stays where it is.
-    let (asked, said) = fixed(&scene, &[]);
-    let before = cpus();
-    let (report, said_then) = fixed(&scene, &["--yes"]);
-    let after = cpus();
-    hog.kill().unwrap();
-    hog.wait().unwrap();
-    runs.unwrap();
-    let reasons = asked["not_tried"].to_string();
-    assert!(reasons.contains("--yes permits that"), "{asked} {said}");
-    assert_eq!((asked["kept"].clone(), before.as_str()), (json!([]), "1"), "{asked}");
-    let tried = report["tried"].as_array().unwrap();
-    let attempt = tried.iter().find(|one| one["check"] == "slow_packets" && one["kept"] == true);
-    let attempt = attempt.unwrap_or_else(|| panic!("{report} {said_then}"));
-    assert!(attempt["effects"]["p99"].as_f64().unwrap() < 0.5, "{report}");
-    assert_ne!(after, "1");
-}
-
-/// Where the first thread of a process may run.
-fn cpus_of_process(pid: u32) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    line.unwrap().trim().to_owned()
 }
 
 #[test]
