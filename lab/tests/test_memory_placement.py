@@ -168,14 +168,14 @@ def test_a_trial_moves_an_application_and_its_memory(host: Host, effect: str) ->
     assert anonymous(host, server.pid)[1] == 0
     plan = ["--nic", "nic0", "--pid", str(server.pid), "--move-memory"]
     only = ["--only", f"python3-{server.pid}/memory"]
-    refused = host.run(["nearpath", "tune", "try", *plan, *only, "--cycles", "6", "--block", "1s"])
+    refused = host.run(["nearpath", "tune", "try", *plan, *only, "--block", "1s"])
     assert refused.status == 1 and "one-way" in refused.err, refused
     assert anonymous(host, server.pid)[1] == 0 and tuned(host, "status")["journal"] == []
 
     for cpu in far:
         host.start(f"exec taskset -c {cpu} nice -n -5 sh -c 'while :; do :; done'")
     client = host.peer.start(["python3", "-c", CLIENT, host.machine.address()])
-    words = ["--metric", "mean", "--cycles", "6", "--block", "1s", "--minimum-effect", effect, "--json"]
+    words = ["--metric", "mean", "--try-for", "1m", "--block", "1s", "--minimum-effect", effect, "--json"]
     report = json.loads(host.check(["nearpath", "tune", "try", *plan, *words], timeout_s=300))
     client.kill()
     client.communicate()

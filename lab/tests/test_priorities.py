@@ -249,7 +249,7 @@ def test_a_trial_of_a_priority_ends_with_a_verdict(host: Host) -> None:
     sender = host.peer.start(["python3", "-c", SENDER, *words, json.dumps({"-": (None, 0), "E": (None, 46)})])
     before = state(host)
     asked = (
-        "--nic nic0 --priority dscp46:3 --only nic0/xdp --port 9 --metric mean --cycles 6 --block 500ms --warm-up 1s"
+        "--nic nic0 --priority dscp46:3 --only nic0/xdp --port 9 --metric mean --try-for 30s --warm-up 1s"
     )
     report = json.loads(host.check(f"nearpath tune try {asked} --json", timeout_s=900))
     sender.kill()

@@ -1,8 +1,7 @@
 //! What `nearpath fix` has done: the JSON of `fix --json`.
 
-use crate::{Severity, Whose};
+use crate::{Severity, TrialFigure, Verdict, Whose};
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// Version of the JSON form of [`Fixed`].
 pub const FIX_SCHEMA: u32 = 1;
@@ -58,20 +57,19 @@ pub struct Attempt {
     pub title: String,
     /// The changes: `target: before -> after`.
     pub changes: Vec<String>,
-    /// `better`, `worse`, `no_difference`, `inconclusive`.
-    pub verdict: String,
+    /// The verdict.
+    pub verdict: Verdict,
     /// The harm that stopped it, or why it could not be tried to the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Whether they stay.
     pub kept: bool,
-    /// Pairs of blocks.
-    pub pairs: usize,
+    /// Number of blocks on each side.
+    pub blocks: usize,
     /// How long it took, in seconds.
     pub seconds: f64,
-    /// Effects by figure: of `p50` and `p99` the ratio with to without, of `above` (share) and `lost` (per second) the
-    /// difference.
-    pub effects: BTreeMap<String, f64>,
+    /// The figures that were compared.
+    pub figures: Vec<TrialFigure>,
 }
 
 /// A finding whose changes were not tried.

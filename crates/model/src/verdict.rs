@@ -48,17 +48,13 @@ pub struct Block {
     pub rate_per_s: f64,
 }
 
-/// Four blocks: without the change, with it, with it, without it; or with it, without it, without it, with it.
+/// Four blocks, two of each state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cycle {
     /// The blocks without it.
     pub without: [Block; 2],
-    /// The blocks with it; in a placebo cycle those in which it was undone again.
+    /// The blocks with it.
     pub with: [Block; 2],
-    /// Whether the change was not made: the same writes, the same settling, and no effect.
-    pub placebo: bool,
-    /// Whether its first and last block are those with it.
-    pub with_first: bool,
 }
 
 /// Thresholds for a difference.
@@ -105,48 +101,22 @@ pub enum Verdict {
 /// A comparison of all cycles.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// Number of blocks without and with the change; those of placebo cycles are not included.
+    /// Number of blocks without and with the change.
     pub blocks: usize,
     /// The metric without the change, of the packets of all its blocks.
     pub baseline: f64,
     /// The metric with it.
     pub with_plan: f64,
-    /// The difference in percent of the baseline; negative is better (for a rate, positive).
+    /// The difference in percent of the baseline; negative is better.
     pub delta_percent: f64,
     /// 95% confidence interval of the difference; `None` if there are too few cycles.
     pub ci95: Option<[f64; 2]>,
     /// Probability of a difference at least as large if there is none; `None` if there are too few cycles.
     pub p_value: Option<f64>,
-    /// The same, corrected for the number of trials (Holm); `None` for a single trial.
-    #[serde(default)]
-    pub p_adjusted: Option<f64>,
-    /// The comparison of the placebo cycles; `None` if there are too few.
-    pub placebo: Option<Placebo>,
-    /// Correlation of a block's deviation with the previous block's, -1 to 1; `None` if there are too few.
-    pub autocorrelation: Option<f64>,
     /// The effect on loss, errors, drops, CPU time and throughput.
     pub guards: Guards,
     /// The verdict.
     pub verdict: Verdict,
-}
-
-/// The A/A control: cycles in which the change is made and undone at once instead of made, so that nothing but the
-/// writes and chance can make a difference.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Placebo {
-    /// Number of blocks.
-    pub blocks: usize,
-    /// The difference in percent.
-    pub delta_percent: f64,
-    /// Its 95% confidence interval.
-    pub ci95: [f64; 2],
-}
-
-impl Placebo {
-    /// Whether there is a difference although nothing was changed.
-    pub fn shows_a_difference(&self) -> bool {
-        self.ci95[0] > 0.0 || self.ci95[1] < 0.0
-    }
 }
 
 /// The outcome of a non-inferiority test.
@@ -228,7 +198,7 @@ pub struct Hops {
 }
 
 /// Version of the JSON form of [`TrialReport`].
-pub const TRIAL_SCHEMA: u32 = 2;
+pub const TRIAL_SCHEMA: u32 = 3;
 
 /// A plan that was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -237,20 +207,17 @@ pub struct TrialReport {
     pub schema: u32,
     /// What was tried: the ids of the plan's changes.
     pub changes: Vec<String>,
-    /// The metric compared; latencies are in nanoseconds, `pps` in packets and `gbps` in 10⁹ bits per second.
-    pub metric: String,
-    /// The kind of packet path that the metric is of, end to end; `None` for probes, spans and rates, and in
-    /// reports of an older nearpath.
-    #[serde(default)]
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The kind of packet path that latencies are of, end to end; `None` for probes, spans and rates.
     pub path: Option<PathKind>,
-    /// The figures and the verdict.
-    #[serde(flatten)]
-    pub comparison: Comparison,
+    /// The figures that were compared.
+    pub figures: Vec<TrialFigure>,
     /// How it was tried.
     pub design: TrialDesign,
     /// The harm that stopped the trial early.
     pub stopped: Option<Harm>,
-    /// Percentiles of the packets without and with the plan; `None` if the metric is not of latencies.
+    /// Percentiles of the packets without and with the plan; `None` if no figure is of latencies.
     pub tail: Option<Tail>,
     /// Hops of packets, which is how a change of placement works; `None` if packets could not be tracked.
     pub mechanism: Option<Moved>,
@@ -261,19 +228,68 @@ pub struct TrialReport {
     pub one_way: Vec<String>,
 }
 
+/// A figure without and with the plan.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrialFigure {
+    /// `p50`, `p99`, `above:1ms`, `lost`, `cpus_busy`, `packets`, or the name of a metric.
+    pub name: String,
+    /// Its unit.
+    pub unit: FigureUnit,
+    /// Whether packets are better if it is; one that does not decide can only make the verdict worse.
+    pub decides: bool,
+    /// Without the plan: of the packets of all blocks, of what is counted the mean of the blocks. `None` without any.
+    pub without: Option<f64>,
+    /// With it.
+    pub with: Option<f64>,
+    /// The effect: the ratio of with to without; of `above` and `lost` the difference, in the unit. The median (mean) of
+    /// the pairs of blocks.
+    pub effect: Option<f64>,
+    /// 95% confidence interval of the effect, over all looks and all figures; `None` if there are too few pairs.
+    pub ci95: Option<[f64; 2]>,
+}
+
+/// The unit of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FigureUnit {
+    /// Nanoseconds.
+    Ns,
+    /// A share of packets, 0 to 1. Its effect is a difference.
+    Share,
+    /// Lost packets per second. Its effect is a difference.
+    LostPerS,
+    /// Packets per second; more is better.
+    PacketsPerS,
+    /// 10⁹ bits per second; more is better.
+    Gbps,
+    /// CPUs that are busy.
+    Cpus,
+}
+
+impl FigureUnit {
+    /// Whether the effect is a ratio, and not a difference.
+    pub fn is_ratio(self) -> bool {
+        !matches!(self, Self::Share | Self::LostPerS)
+    }
+}
+
 /// How a plan was tried.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TrialDesign {
     /// Whether it was applied and undone alternately; otherwise applied once, because it interrupts traffic.
     pub alternating: bool,
+    /// Number of blocks on each side.
+    pub blocks: usize,
     /// The order of blocks is reproducible with it.
     pub seed: u64,
-    /// Duration of a block in seconds, of the last if blocks were lengthened.
+    /// Duration of a block in seconds.
     pub block_s: f64,
     /// Time to settle after each switch, in seconds.
     pub settling_s: f64,
     /// Whether that time was measured.
     pub settling_measured: bool,
+    /// How long it took, in seconds.
+    pub seconds: f64,
 }
 
 /// The tail of latencies, pooled over all blocks of a kind.
@@ -294,27 +310,4 @@ pub struct Moved {
     pub without: Hops,
     /// With.
     pub with: Hops,
-}
-
-impl Comparison {
-    /// The same figures for a metric where more is better, whose inverse was compared: they are of the metric
-    /// itself, and a positive difference is better. The inversion of means of logarithms is exact.
-    #[must_use]
-    pub fn of_rate(self) -> Self {
-        let turned = |percent: f64| 100.0 * (1.0 / (1.0 + percent / 100.0) - 1.0);
-        let ends = |[low, high]: [f64; 2]| [turned(high), turned(low)];
-        let placebo = self.placebo.map(|placebo| Placebo {
-            delta_percent: turned(placebo.delta_percent),
-            ci95: ends(placebo.ci95),
-            ..placebo
-        });
-        Self {
-            baseline: 1.0 / self.baseline,
-            with_plan: 1.0 / self.with_plan,
-            delta_percent: turned(self.delta_percent),
-            ci95: self.ci95.map(ends),
-            placebo,
-            ..self
-        }
-    }
 }

@@ -37,4 +37,4 @@ pub use require::{
     require_program, require_root,
 };
 pub use running::{Running, other_build};
-pub use wait::{PATIENCE, wait_for, with_blocks_long_enough};
+pub use wait::{PATIENCE, wait_for};

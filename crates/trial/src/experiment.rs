@@ -1,17 +1,15 @@
-//! The order of a trial. Input: a host that can be switched between two states and measured. Output: cycles of
-//! blocks A B B A or B A A B, or the harm that stopped it.
+//! The order of a trial. Input: a host that can be switched between two states and measured. Output: pairs of blocks, one
+//! without the change and one with it, until they decide; or the harm that stopped it.
 //!
-//! Which of the two orders a cycle has is random, so that nothing periodic on the host can be in step with it. One
-//! cycle in three is a placebo: the change is undone again where it would be made. The first cycle is one, too: what
-//! the host is like without the change is known before the change is made.
+//! Which block of a pair has the change is random, so that nothing periodic on the host can be in step with it. What the host
+//! is like without the change is known before the change is made.
 
-use crate::comparison::{HarmWatch, PLACEBOS_MIN, Sign, needs_longer_blocks};
-use nearpath_model::{Block, Cycle, Harm};
+use crate::comparison::{HarmWatch, Sign};
+use crate::sequential::{Decision, Sequential};
+use nearpath_model::{Block, Harm};
 
-/// Placebo cycles: one for so many with the change.
-const PLACEBO_EVERY: usize = 2;
-/// How often blocks may be lengthened.
-const LENGTHENED_MAX: u32 = 2;
+/// Blocks before the change is made for the first time.
+const BEFORE: usize = 2;
 
 /// A host without and with a change.
 pub trait Experiment {
@@ -24,47 +22,20 @@ pub trait Experiment {
     /// It cannot be switched.
     fn set(&mut self, with: bool) -> Result<(), Self::Error>;
 
-    /// Makes and undoes the change, which is off, and waits as after a switch.
-    ///
-    /// # Errors
-    /// It cannot be switched.
-    fn placebo(&mut self) -> Result<(), Self::Error>;
-
     /// Measures one block. `Err` in the result is harm seen meanwhile.
     ///
     /// # Errors
     /// It cannot be measured.
-    fn block(&mut self) -> Result<Result<Block, String>, Self::Error>;
-
-    /// Doubles the duration of blocks from now on.
-    fn lengthen(&mut self);
+    fn block(&mut self) -> Result<Result<Seen, String>, Self::Error>;
 }
 
-/// The order of one cycle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Order {
-    /// Whether the change is undone again instead of made.
-    pub placebo: bool,
-    /// B A A B instead of A B B A.
-    pub with_first: bool,
-}
-
-impl Order {
-    /// A random order of so many cycles with the change, and a third of all for the placebo.
-    pub fn random(cycles: usize, seed: u64) -> Vec<Self> {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let placebos = (cycles / PLACEBO_EVERY).max(PLACEBOS_MIN);
-        let mut placebo: Vec<bool> = (1..placebos + cycles).map(|n| n < placebos).collect();
-        random.shuffle(&mut placebo);
-        placebo.insert(0, true);
-        placebo.into_iter().map(|placebo| Self { placebo, with_first: random.bool() }).collect()
-    }
-
-    /// Whether each of its four blocks is with the change, or its placebo.
-    pub fn blocks(self) -> [bool; 4] {
-        let first = self.with_first;
-        [first, !first, !first, first]
-    }
+/// One block.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    /// What shows harm.
+    pub block: Block,
+    /// The figures that are compared, in the order of [`Sequential::new`].
+    pub figures: Vec<Option<f64>>,
 }
 
 /// A random seed, small enough for every reader of JSON.
@@ -72,78 +43,67 @@ pub fn seed() -> u64 {
     fastrand::u64(..1 << 32)
 }
 
-/// What a trial has measured.
-#[derive(Debug, Default, PartialEq)]
-pub struct Outcome {
-    /// The complete cycles.
-    pub cycles: Vec<Cycle>,
-    /// The blocks of an incomplete cycle, and whether each is with the change.
-    pub rest: Vec<(Block, bool)>,
-    /// The harm that stopped it.
-    pub stopped: Option<Harm>,
-}
-
-/// Runs these cycles and leaves the change off; `each` receives the number of completed blocks.
+/// Runs pairs of blocks until they decide, or `goes_on`, which is called after each pair, is false. The change is off at the
+/// end. Returns the harm that stopped it.
 ///
 /// # Errors
 /// The first error of the experiment; the change may then still be on.
 pub fn run<E: Experiment>(
     experiment: &mut E,
-    orders: &[Order],
-    mut each: impl FnMut(usize),
-) -> Result<Outcome, E::Error> {
-    let (mut outcome, mut watch) = (Outcome::default(), HarmWatch::default());
-    let (mut state, mut lengthened, mut checked_from) = (State::Without, 0, 0);
+    sequential: &mut Sequential,
+    mut goes_on: impl FnMut(&Sequential) -> bool,
+) -> Result<Option<Harm>, E::Error> {
+    let mut watch = HarmWatch::default();
     experiment.set(false)?;
-    for (number, order) in orders.iter().enumerate() {
-        let mut blocks = Vec::new();
-        for (index, is_with) in order.blocks().into_iter().enumerate() {
-            let next = State::of(*order, is_with);
-            if next != state {
-                switch(experiment, state, next)?;
-                state = next;
-            }
-            let with = state == State::With;
+    for _ in 0..BEFORE {
+        if let Ok(seen) = experiment.block()? {
+            watch.look(&seen.block, false);
+        }
+    }
+    while sequential.decision() == Decision::Open {
+        let with_first = sequential.with_first();
+        let mut found: [Vec<Option<f64>>; 2] = Default::default();
+        let [without, with] = &mut found;
+        let blocks = if with_first {
+            [(true, with), (false, without)]
+        } else {
+            [(false, without), (true, with)]
+        };
+        for (is_with, side) in blocks {
+            experiment.set(is_with)?;
             let harm = match experiment.block()? {
-                Ok(block) => {
-                    let sign = watch.look(&block, with);
-                    blocks.push((block, is_with));
-                    confirmed(experiment, &mut watch, sign, &mut state)?
+                Ok(Seen { block, figures }) => {
+                    *side = figures;
+                    let sign = watch.look(&block, is_with);
+                    confirmed(experiment, &mut watch, sign)?
                 }
                 Err(what) => {
-                    Some(Harm { what, blocks_with: watch.blocks_with() + usize::from(with) })
+                    let blocks_with = watch.blocks_with() + usize::from(is_with);
+                    Some(Harm { what, blocks_with })
                 }
             };
-            each(4 * number + index + 1);
             if harm.is_some() {
-                if state == State::With {
-                    experiment.set(false)?;
-                }
-                outcome.stopped = harm;
-                outcome.rest = if order.placebo { Vec::new() } else { blocks };
-                return Ok(outcome);
+                experiment.set(false)?;
+                return Ok(harm);
             }
         }
-        outcome.cycles.extend(cycle(blocks, *order));
-        let same_length = outcome.cycles.get(checked_from..).unwrap_or_default();
-        if lengthened < LENGTHENED_MAX && needs_longer_blocks(same_length) {
-            experiment.lengthen();
-            lengthened += 1;
-            checked_from = outcome.cycles.len();
+        let [without, with] = &found;
+        sequential.add(without, with);
+        if !goes_on(sequential) {
+            break;
         }
     }
     experiment.set(false)?;
-    Ok(outcome)
+    Ok(None)
 }
 
 /// The harm that these signs are of. A suspicion is looked into: the change is undone, the host has a block to recover,
 /// and if the next one is still harmful, the change is not the cause. Else it is made once more, and harmful again if
-/// it is the cause. These blocks are no part of a cycle.
+/// it is the cause. These blocks are in no pair.
 fn confirmed<E: Experiment>(
     experiment: &mut E,
     watch: &mut HarmWatch,
     sign: Option<Sign>,
-    state: &mut State,
 ) -> Result<Option<Harm>, E::Error> {
     let blocks_with = watch.blocks_with();
     let what = match sign {
@@ -152,22 +112,20 @@ fn confirmed<E: Experiment>(
         Some(Sign::Suspicion(what)) => what,
     };
     experiment.set(false)?;
-    *state = State::Without;
     let (Ok(recovery), Ok(after)) = (experiment.block()?, experiment.block()?) else {
         // A link that is lost now, after the change.
         return Ok(Some(Harm { what, blocks_with }));
     };
-    if !watch.is_relieved(&after) {
-        for block in [recovery, after] {
-            watch.look(&block, false);
+    if !watch.is_relieved(&after.block) {
+        for seen in [recovery, after] {
+            watch.look(&seen.block, false);
         }
         return Ok(None);
     }
     experiment.set(true)?;
-    *state = State::With;
     let blocks_with = blocks_with + 1;
     let again = match experiment.block()? {
-        Ok(again) => again,
+        Ok(again) => again.block,
         Err(what) => return Ok(Some(Harm { what, blocks_with })),
     };
     // What is lost in this block stops it as in any other.
@@ -175,44 +133,6 @@ fn confirmed<E: Experiment>(
         return Ok(Some(Harm { what, blocks_with }));
     }
     Ok((!watch.is_relieved(&again)).then_some(Harm { what, blocks_with }))
-}
-
-/// What the host is in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Without,
-    With,
-    /// Without it, after it was made and undone.
-    Placebo,
-}
-
-impl State {
-    fn of(order: Order, is_with: bool) -> Self {
-        match (is_with, order.placebo) {
-            (false, _) => Self::Without,
-            (true, false) => Self::With,
-            (true, true) => Self::Placebo,
-        }
-    }
-}
-
-/// A switch from or to the placebo makes the same writes as one from or to the change.
-fn switch<E: Experiment>(experiment: &mut E, from: State, to: State) -> Result<(), E::Error> {
-    match (from, to) {
-        (_, State::With) => experiment.set(true),
-        (State::With, _) => experiment.set(false),
-        _ => experiment.placebo(),
-    }
-}
-
-fn cycle(blocks: Vec<(Block, bool)>, order: Order) -> Option<Cycle> {
-    let (with, without): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(_, with)| *with);
-    let pair = |blocks: Vec<(Block, bool)>| -> Option<[Block; 2]> {
-        let blocks: Vec<Block> = blocks.into_iter().map(|(block, _)| block).collect();
-        blocks.try_into().ok()
-    };
-    let Order { placebo, with_first } = order;
-    Some(Cycle { without: pair(without)?, with: pair(with)?, placebo, with_first })
 }
 
 /// What a trial of a change that is made once has measured.
@@ -240,7 +160,7 @@ pub fn run_once<E: Experiment>(
         experiment.set(with)?;
         for _ in 0..blocks {
             let harm = match experiment.block()? {
-                Ok(block) => {
+                Ok(Seen { block, .. }) => {
                     let sign = watch.look(&block, with);
                     sides[usize::from(with)].push(block);
                     // It is not applied again to find out more.
@@ -266,11 +186,11 @@ pub fn run_once<E: Experiment>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sequential::{Figure, Scale};
     use nearpath_model::Observed;
     use std::ops::Range;
 
-    /// Records its calls; each block's metric is its number, or ten times that with the change.
-    #[derive(Default)]
+    /// Records its calls; each block's metric is near 100, or a multiple of that with the change.
     struct Written {
         log: String,
         with: bool,
@@ -278,28 +198,49 @@ mod tests {
         broken_at: Option<u32>,
         link_lost_at: Option<u32>,
         lossy_at: Option<u32>,
-        worse: bool,
-        phases: bool,
+        effect: f64,
         /// The host has other work in these blocks.
         busy: Range<u32>,
     }
+
+    impl Written {
+        fn new(effect: f64) -> Self {
+            Self {
+                log: String::new(),
+                with: false,
+                blocks: 0,
+                broken_at: None,
+                link_lost_at: None,
+                lossy_at: None,
+                effect,
+                busy: 0..0,
+            }
+        }
+
+        /// The trial, of so many pairs at most, which ends with the harm that stopped it.
+        fn run(&mut self, pairs: usize) -> Result<(Decision, Option<Harm>), u32> {
+            let figure = Figure { scale: Scale::Ratio, decides: true, minimum_effect: 0.05 };
+            let mut sequential = Sequential::new(&[figure], SEED, 1);
+            let harm = run(self, &mut sequential, |so_far| so_far.pairs() < pairs)?;
+            Ok((sequential.decision(), harm))
+        }
+    }
+
+    /// The first pairs in this order: with, without; with, without; without, with.
+    const SEED: u64 = 7;
 
     impl Experiment for Written {
         type Error = u32;
 
         fn set(&mut self, with: bool) -> Result<(), u32> {
+            if self.with != with {
+                self.log.push(if with { '+' } else { '-' });
+            }
             self.with = with;
-            self.log.push(if with { '+' } else { '-' });
             Ok(())
         }
 
-        fn placebo(&mut self) -> Result<(), u32> {
-            assert!(!self.with);
-            self.log.push('=');
-            Ok(())
-        }
-
-        fn block(&mut self) -> Result<Result<Block, String>, u32> {
+        fn block(&mut self) -> Result<Result<Seen, String>, u32> {
             self.blocks += 1;
             if self.broken_at == Some(self.blocks) {
                 return Err(self.blocks);
@@ -308,128 +249,73 @@ mod tests {
                 return Ok(Err("link lost".to_owned()));
             }
             self.log.push(if self.with { 'B' } else { 'A' });
-            let slow = self.worse && self.with || self.busy.contains(&self.blocks);
-            let metric = if slow { 1_000.0 } else { 100.0 };
-            let phase = if self.phases && (self.blocks / 8).is_multiple_of(2) { 2.0 } else { 1.0 };
-            let sum = metric * phase + f64::from(self.blocks % 3);
-            let observed = Observed::Ratio { sum, count: 1.0 };
+            let effect = if self.with { self.effect } else { 1.0 };
+            let busy = if self.busy.contains(&self.blocks) { 10.0 } else { 1.0 };
+            let metric = (100.0 + f64::from(self.blocks % 3)) * effect * busy;
             let lost = if self.lossy_at == Some(self.blocks) { 0.5 } else { 0.0 };
             let (errors, drops, cpus_busy, rate_per_s) = (0.0, 0.0, 0.0, 1.0);
-            Ok(Ok(Block { observed, lost, errors, drops, cpus_busy, rate_per_s }))
-        }
-
-        fn lengthen(&mut self) {
-            self.log.push('L');
+            let observed = Observed::Ratio { sum: metric, count: 1.0 };
+            let block = Block { observed, lost, errors, drops, cpus_busy, rate_per_s };
+            Ok(Ok(Seen { block, figures: vec![Some(metric)] }))
         }
     }
 
-    const ABBA: Order = Order { placebo: false, with_first: false };
-    const BAAB: Order = Order { placebo: false, with_first: true };
-    const PLACEBO: Order = Order { placebo: true, with_first: false };
-
     #[test]
-    fn blocks_alternate_and_the_change_is_off_at_the_end() {
-        let (mut host, mut seen) = (Written::default(), Vec::new());
-        let outcome = run(&mut host, &[PLACEBO, ABBA, BAAB], |done| seen.push(done)).unwrap();
-        assert_eq!(host.log, "-A=AA=AA+BB-A+B-AA+B-");
-        assert_eq!(seen, (1..=12).collect::<Vec<_>>());
-        assert_eq!(outcome.cycles.len(), 3);
-        let orders: Vec<(bool, bool)> =
-            outcome.cycles.iter().map(|cycle| (cycle.placebo, cycle.with_first)).collect();
-        assert_eq!(orders, [(true, false), (false, false), (false, true)]);
-        assert!(outcome.stopped.is_none() && outcome.rest.is_empty());
-    }
-
-    #[test]
-    fn the_order_is_random_begins_with_a_placebo_and_has_all_cycles() {
-        for cycles in [4, 12, 40] {
-            let order = Order::random(cycles, 3);
-            assert_eq!(order, Order::random(cycles, 3), "reproducible");
-            assert_eq!(order.iter().filter(|order| !order.placebo).count(), cycles);
-            assert_eq!(order.iter().filter(|order| order.placebo).count(), (cycles / 2).max(4));
-            assert!(order[0].placebo);
-        }
-        let firsts: usize = Order::random(1_000, 7).iter().map(|o| usize::from(o.with_first)).sum();
-        assert!((650..850).contains(&firsts), "{firsts} of 1,500");
-        assert_ne!(Order::random(12, 1), Order::random(12, 2));
+    fn pairs_are_in_random_order_until_they_decide_and_the_change_is_off_at_the_end() {
+        let mut host = Written::new(0.5);
+        let (decision, harm) = host.run(100).unwrap();
+        assert_eq!((decision, harm), (Decision::Better, None));
+        let pairs = host.log.strip_prefix("AA").unwrap();
+        assert!(pairs.contains("B-A") && pairs.contains("A+B") && !host.with, "{}", host.log);
+        assert!((5..=12).contains(&(pairs.matches('A').count())), "{}", host.log);
+        assert_eq!(pairs.matches('A').count(), pairs.matches('B').count());
+        // As long as it may.
+        let mut host = Written::new(1.0);
+        assert_eq!(host.run(4).unwrap(), (Decision::Open, None));
+        assert_eq!(host.log.matches('B').count(), 4, "{}", host.log);
+        assert!(!host.with);
     }
 
     #[test]
     fn a_harmful_change_is_stopped_in_its_second_block() {
-        let mut host = Written { worse: true, ..Written::default() };
-        let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA], |_| ()).unwrap();
+        let mut host = Written::new(10.0);
+        let (_, harm) = host.run(100).unwrap();
         // It is undone at once; that the host recovers then, and is as slow with it again, is the proof.
-        assert_eq!(host.log, "-A=AA=AA+BB-AA+B-");
-        let stopped = outcome.stopped.unwrap();
-        assert_eq!(stopped.blocks_with, 3);
-        assert_eq!(
-            outcome.rest.iter().map(|(_, with)| *with).collect::<Vec<_>>(),
-            [false, true, true]
-        );
+        assert!(host.log.ends_with("B-AA+B-"), "{}", host.log);
+        assert_eq!((harm.unwrap().blocks_with, host.log.matches('B').count()), (3, 3));
         // A link that is lost stops it within the block.
-        let mut host = Written { link_lost_at: Some(6), ..Written::default() };
-        let outcome = run(&mut host, &[PLACEBO, ABBA], |_| ()).unwrap();
-        assert_eq!(
-            (host.log.as_str(), outcome.stopped.unwrap().what.as_str()),
-            ("-A=AA=AA+-", "link lost")
-        );
-        let mut host = Written { worse: true, ..Written::default() };
+        let mut host = Written { link_lost_at: Some(4), ..Written::new(1.0) };
+        let (_, harm) = host.run(100).unwrap();
+        assert_eq!(harm.unwrap().what, "link lost");
+        assert!(!host.with);
+        let mut host = Written::new(10.0);
         let Once { before, after, stopped } = run_once(&mut host, 4, |_| ()).unwrap();
-        assert_eq!((host.log.as_str(), before.len(), after.len()), ("-AAAA+BB-", 4, 2));
+        assert_eq!((host.log.as_str(), before.len(), after.len()), ("AAAA+BB-", 4, 2));
         assert_eq!(stopped.unwrap().blocks_with, 2);
     }
 
     #[test]
     fn a_host_that_is_as_slow_without_the_change_is_no_harm() {
-        // From the first block with the change, to the second after it was undone.
-        let mut host = Written { busy: 6..10, ..Written::default() };
-        let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA], |_| ()).unwrap();
-        assert_eq!(host.log, "-A=AA=AA+BB-AAAA+BB-A-");
-        assert!(outcome.stopped.is_none());
-        assert_eq!(outcome.cycles.len(), 3, "the two further blocks are in none of them");
-        // A burst that ends just when the change is undone.
-        let mut host = Written { busy: 6..8, ..Written::default() };
-        let outcome = run(&mut host, &[PLACEBO, ABBA], |_| ()).unwrap();
-        assert_eq!(host.log, "-A=AA=AA+BB-AA+B-A-");
-        assert!(outcome.stopped.is_none());
-        // What is lost with the change then is its harm.
-        let mut host = Written { busy: 6..8, lossy_at: Some(10), ..Written::default() };
-        let outcome = run(&mut host, &[PLACEBO, ABBA], |_| ()).unwrap();
-        assert_eq!(host.log, "-A=AA=AA+BB-AA+B-");
-        let stopped = outcome.stopped.unwrap();
-        assert!(stopped.what.starts_with("packets lost: 50.0%"), "{stopped:?}");
-        assert_eq!(stopped.blocks_with, 3);
+        // From before the first block with the change, until long after it was undone.
+        let mut host = Written { busy: 3..12, ..Written::new(1.0) };
+        let (_, harm) = host.run(12).unwrap();
+        assert!(harm.is_none() && host.log.contains("-AA"), "{}", host.log);
+        // What is lost with the change is its harm.
+        let mut host = Written { lossy_at: Some(4), ..Written::new(1.0) };
+        host.run(12).unwrap();
+        let is_with = host.log.ends_with("B-");
+        let mut again = Written { lossy_at: Some(4), ..Written::new(1.0) };
+        let (_, harm) = again.run(12).unwrap();
+        assert_eq!(harm.is_some(), is_with, "{}", again.log);
         // A change that is harmful is found when the other work has ended.
-        let mut host = Written { busy: 6..10, worse: true, ..Written::default() };
-        let outcome = run(&mut host, &[PLACEBO, ABBA, ABBA, ABBA], |_| ()).unwrap();
-        assert!(outcome.stopped.is_none(), "{}", host.log);
-        let with = |cycle: &Cycle| cycle.with.iter().all(|block| own_ratio(block) > 900.0);
-        assert!(outcome.cycles[1..].iter().all(with));
-        // A link that is lost when the change is undone.
-        let mut host = Written { worse: true, link_lost_at: Some(8), ..Written::default() };
-        let outcome = run(&mut host, &[PLACEBO, ABBA], |_| ()).unwrap();
-        assert_eq!((host.log.as_str(), outcome.stopped.unwrap().blocks_with), ("-A=AA=AA+BB-A", 2));
-    }
-
-    fn own_ratio(block: &Block) -> f64 {
-        let Observed::Ratio { sum, count } = &block.observed else { panic!("{block:?}") };
-        sum / count
-    }
-
-    #[test]
-    fn correlated_blocks_are_lengthened_twice_at_most() {
-        let mut host = Written { phases: true, ..Written::default() };
-        run(&mut host, &[ABBA; 12], |_| ()).unwrap();
-        let lengthened = host.log.matches('L').count();
-        assert!((1..=2).contains(&lengthened), "{}", host.log);
-        let mut calm = Written::default();
-        run(&mut calm, &[ABBA; 12], |_| ()).unwrap();
-        assert!(!calm.log.contains('L'), "{}", calm.log);
+        let mut host = Written { busy: 3..12, ..Written::new(10.0) };
+        let (decision, harm) = host.run(100).unwrap();
+        assert!(harm.is_some() || decision == Decision::Worse, "{}", host.log);
     }
 
     #[test]
     fn an_error_ends_the_trial() {
-        let mut host = Written { broken_at: Some(3), ..Written::default() };
-        assert_eq!(run(&mut host, &[ABBA, ABBA], |_| ()), Err(3));
+        let mut host = Written { broken_at: Some(3), ..Written::new(1.0) };
+        assert_eq!(host.run(100), Err(3));
     }
 }

@@ -115,8 +115,8 @@ impl<'a> Followed<'a> {
 /// What a block must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Its part of the packets that this many blocks together need for the metric.
-    PartOf(usize),
+    /// A packet, or a probe.
+    Some,
     /// Nothing: that no packet comes through is a result, too.
     Anything,
 }
@@ -134,15 +134,10 @@ pub fn block(
     let seconds = end.time_s - begin.time_s;
     let followed = Followed::between(begin, end);
     let enough = |count: u64, what: &str| {
-        let least = metric.samples_min();
-        let Needs::PartOf(blocks) = needs else { return Ok(()) };
-        if count.saturating_mul(blocks as u64) >= least {
+        if count > 0 || needs == Needs::Anything {
             return Ok(());
         }
-        Err(format!(
-            "{count} {what} in {} are too few for {metric}: {least} needed in {blocks} blocks; try a longer --block",
-            units::seconds(seconds)
-        ))
+        Err(format!("no {what} in {}; try a longer --block", units::seconds(seconds)))
     };
     let counted = end.interfaces.zip(begin.interfaces).map(|(end, begin)| end.since(begin));
     let observed = match (metric, &end.probes) {

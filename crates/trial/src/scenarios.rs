@@ -244,14 +244,7 @@ fn against(without: &[&Measured], with: &[&Measured]) -> Option<Comparison> {
     let cycles: Option<Vec<Cycle>> = without
         .chunks_exact(2)
         .zip(with.chunks_exact(2))
-        .map(|(without, with)| {
-            Some(Cycle {
-                without: pair(without)?,
-                with: pair(with)?,
-                placebo: false,
-                with_first: false,
-            })
-        })
+        .map(|(without, with)| Some(Cycle { without: pair(without)?, with: pair(with)? }))
         .collect();
     let cycles = cycles.filter(|cycles| cycles.len() >= CYCLES_MIN)?;
     compare(&cycles, &Thresholds::default())

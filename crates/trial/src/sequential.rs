@@ -43,16 +43,28 @@ pub enum Scale {
     Difference,
 }
 
+/// A figure that is compared. Smaller values are better.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Figure {
+    /// How its blocks are compared.
+    pub scale: Scale,
+    /// Whether packets are better if it is; one that does not decide can only be worse.
+    pub decides: bool,
+    /// Smaller effects are none: a share (0.05 is 5 %), for [`Scale::Difference`] of the mean of all blocks.
+    pub minimum_effect: f64,
+}
+
 /// What the pairs so far show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Not decided: more pairs are needed.
     Open,
-    /// A metric is better by the minimum effect or more, no metric seems worse, and no latency is far worse.
+    /// A figure that decides is better by its minimum effect or more, none seems worse, and no latency is far worse.
     Better,
-    /// A metric is worse by the minimum effect or more.
+    /// A figure is worse by its minimum effect or more.
     Worse,
-    /// All metrics are estimated to differ by less than the minimum effect, and more is excluded or the effect is significant.
+    /// All figures that decide are estimated to differ by less than the minimum effect, and more is excluded or the effect is
+    /// significant.
     NoDifference,
 }
 
@@ -64,7 +76,8 @@ pub struct Effect {
     /// that has values.
     pub estimate: Option<f64>,
     /// The lowest and the highest effect that is not excluded, on the same scale; it includes the estimate. All intervals at all
-    /// looks contain the true effects with a probability of 95 %, if the plan multiplies (or adds) by the same in all pairs.
+    /// looks, of the figures that decide, contain the true effects with a probability of 95 %, if the plan multiplies (or adds)
+    /// by the same in all pairs.
     /// `None` while there are too few pairs.
     pub interval: Option<[f64; 2]>,
     /// Wealth of the bettors on better and on worse (e-values), from an initial wealth of 1. They are significant from
@@ -78,16 +91,15 @@ pub struct Sequential {
     metrics: Vec<Metric>,
     order: fastrand::Rng,
     pairs: usize,
-    minimum_effect: f64,
+    alpha: f64,
 }
 
 impl Sequential {
-    /// A trial without pairs. `scales` has one entry for each metric; smaller values of a metric are better. Effects smaller
-    /// than `minimum_effect`, a share (0.05 is 5 %), are no difference. For [`Scale::Difference`] it is a share of the mean of
-    /// all blocks.
-    pub fn new(scales: &[Scale], seed: u64, minimum_effect: f64) -> Self {
-        let metrics = scales.iter().map(|&scale| Metric::new(scale)).collect();
-        Self { metrics, order: fastrand::Rng::with_seed(seed), pairs: 0, minimum_effect }
+    /// A trial without pairs, one of so many `trials` that share the probability of a false verdict.
+    pub fn new(figures: &[Figure], seed: u64, trials: usize) -> Self {
+        let metrics = figures.iter().map(|&figure| Metric::new(figure)).collect();
+        let alpha = ALPHA / trials.max(1) as f64;
+        Self { metrics, order: fastrand::Rng::with_seed(seed), pairs: 0, alpha }
     }
 
     /// Tosses the coin for the next pair: whether its first block is the one with the plan. All verdicts depend on this order.
@@ -113,41 +125,50 @@ impl Sequential {
 
     /// The wealth from which the effect on a metric is significant.
     pub fn threshold(&self) -> f64 {
-        2.0 * self.metrics.len().max(1) as f64 / ALPHA
+        2.0 * self.metrics.len().max(1) as f64 / self.alpha
+    }
+
+    /// The same for better: those that decide nothing are not among its bettors.
+    fn threshold_of_better(&self) -> f64 {
+        let deciding = self.metrics.iter().filter(|metric| metric.figure.decides).count();
+        2.0 * deciding.max(1) as f64 / self.alpha
     }
 
     /// What the pairs so far show. A trial ends with the first decision other than [`Decision::Open`].
     pub fn decision(&self) -> Decision {
-        let (threshold, least) = (self.threshold(), self.minimum_effect);
-        let metrics: Vec<Summary> = self.metrics.iter().map(Metric::summary).collect();
+        let threshold = self.threshold();
+        let metrics: Vec<(&Metric, Summary)> =
+            self.metrics.iter().map(|metric| (metric, metric.summary())).collect();
+        let deciding = || metrics.iter().filter(|(metric, _)| metric.figure.decides);
         // The wealth of a side's bettors is one game. Only metrics with a large effect count, so that none decides for others.
-        let sum = |of: fn(&Summary) -> (f64, f64)| -> f64 {
-            let large = metrics.iter().map(of).filter(|(size, _)| *size >= least);
-            large.map(|(_, wealth)| wealth).sum()
-        };
-        if sum(|metric| (-metric.size, metric.worse)) >= threshold {
+        let worse: f64 =
+            metrics.iter().filter(|(_, its)| its.is_worse).map(|(_, its)| its.worse).sum();
+        if worse >= threshold {
             return Decision::Worse;
         }
-        let is_suspect = |metric: &Summary| {
-            metric.worse >= if -metric.size >= least { SUSPECT_AND_LARGE } else { SUSPECT }
+        let better: f64 =
+            deciding().filter(|(_, its)| its.is_better).map(|(_, its)| its.better).sum();
+        let is_suspect = |(metric, its): &(&Metric, Summary)| {
+            its.is_worse && its.worse >= SUSPECT_AND_LARGE
+                || metric.figure.decides && its.worse >= SUSPECT
         };
-        let is_better = sum(|metric| (metric.size, metric.better)) >= threshold;
-        if is_better
+        if better >= self.threshold_of_better()
             && !metrics.iter().any(is_suspect)
             && self.metrics.iter().all(Metric::excludes_harm)
         {
             return Decision::Better;
         }
-        let is_small = |(metric, summary): (&Metric, &Summary)| {
-            let is_significant = summary.better.max(summary.worse) >= threshold;
+        let is_small = |(metric, its): &(&Metric, Summary)| {
+            let is_significant = its.better.max(its.worse) >= threshold;
             // The interval of rare losses is narrow, as most pairs are equal; their estimate shows what it does not.
             metric.gains.are_zero()
-                || summary.size.abs() < least
-                    && (is_significant || metric.is_within(least, threshold))
+                || !its.is_better
+                    && !its.is_worse
+                    && (is_significant || metric.is_within(threshold))
         };
         // Metrics without values or differences do not decide.
-        let has_differences = self.metrics.iter().any(|metric| !metric.gains.are_zero());
-        if has_differences && self.metrics.iter().zip(&metrics).all(is_small) {
+        let has_differences = deciding().any(|(metric, _)| !metric.gains.are_zero());
+        if has_differences && deciding().all(is_small) {
             return Decision::NoDifference;
         }
         Decision::Open
@@ -155,14 +176,18 @@ impl Sequential {
 
     /// The effect on each metric, in the order of the scales.
     pub fn effects(&self) -> Vec<Effect> {
-        self.metrics.iter().map(|metric| metric.effect(self.threshold())).collect()
+        let threshold = |metric: &Metric| match metric.figure.decides {
+            true => self.threshold_of_better(),
+            false => self.threshold(),
+        };
+        self.metrics.iter().map(|metric| metric.effect(threshold(metric))).collect()
     }
 }
 
 /// The pairs of one metric.
 #[derive(Debug)]
 struct Metric {
-    scale: Scale,
+    figure: Figure,
     /// Logarithms of ratios, or differences: positive is better with the plan.
     gains: Gains,
     /// Sum of the values of all blocks, and their number.
@@ -171,8 +196,9 @@ struct Metric {
 
 /// What a decision needs of a metric.
 struct Summary {
-    /// The estimated effect as a share: positive is better.
-    size: f64,
+    /// Whether the estimated effect is at least the minimum effect.
+    is_better: bool,
+    is_worse: bool,
     /// Wealth of the bettor on better.
     better: f64,
     /// Wealth of the bettor on worse.
@@ -180,12 +206,12 @@ struct Summary {
 }
 
 impl Metric {
-    fn new(scale: Scale) -> Self {
-        Self { scale, gains: Gains::default(), level: (0.0, 0.0) }
+    fn new(figure: Figure) -> Self {
+        Self { figure, gains: Gains::default(), level: (0.0, 0.0) }
     }
 
     fn add(&mut self, without: f64, with: f64) {
-        let gain = match self.scale {
+        let gain = match self.figure.scale {
             Scale::Ratio => without.ln() - with.ln(),
             Scale::Difference => without - with,
         };
@@ -199,20 +225,21 @@ impl Metric {
 
     /// The estimated gain.
     fn centre(&self) -> Option<f64> {
-        match self.scale {
+        match self.figure.scale {
             Scale::Ratio => self.gains.median(),
             Scale::Difference => self.gains.mean(),
         }
     }
 
     fn summary(&self) -> Summary {
-        let size = match (self.scale, self.centre()) {
+        let size = match (self.figure.scale, self.centre()) {
             (_, None | Some(0.0)) => 0.0,
             (Scale::Ratio, Some(gain)) => -(-gain).exp_m1(),
             (Scale::Difference, Some(gain)) => gain / self.mean_level(),
         };
         let [better, worse] = self.wealth();
-        Summary { size, better, worse }
+        let least = self.figure.minimum_effect;
+        Summary { is_better: size >= least, is_worse: -size >= least, better, worse }
     }
 
     fn wealth(&self) -> [f64; 2] {
@@ -225,9 +252,10 @@ impl Metric {
         if count > 0.0 { sum / count } else { 0.0 }
     }
 
-    /// Whether effects of this share or more are excluded, better and worse.
-    fn is_within(&self, share: f64, threshold: f64) -> bool {
-        let [worse, better] = match self.scale {
+    /// Whether effects of the minimum effect or more are excluded, better and worse.
+    fn is_within(&self, threshold: f64) -> bool {
+        let share = self.figure.minimum_effect;
+        let [worse, better] = match self.figure.scale {
             Scale::Ratio => [-share.ln_1p(), -(1.0 - share).max(f64::MIN_POSITIVE).ln()],
             Scale::Difference => [-share, share].map(|share| share * self.mean_level()),
         };
@@ -239,11 +267,11 @@ impl Metric {
     /// decision, nor do losses, which vary too much.
     fn excludes_harm(&self) -> bool {
         let excludes = |gain: f64| self.gains.wealth(gain, Side::Above) >= HARM_EXCLUDED;
-        self.scale == Scale::Difference || !excludes(-f64::MAX) || excludes(-HARM.ln_1p())
+        self.figure.scale == Scale::Difference || !excludes(-f64::MAX) || excludes(-HARM.ln_1p())
     }
 
     fn effect(&self, threshold: f64) -> Effect {
-        let value = |gain: f64| match self.scale {
+        let value = |gain: f64| match self.figure.scale {
             Scale::Ratio => (-gain).exp(),
             Scale::Difference => 0.0 - gain,
         };

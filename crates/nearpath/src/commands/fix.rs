@@ -7,8 +7,10 @@ use crate::failure::{Failure, say};
 use crate::guardian::{Asker, Guardian, executor};
 use crate::interrupt::Interrupt;
 use crate::output;
-use crate::session::{Progress, duration};
-use crate::trial::{Bench, Decided, FIGURES, Measured, Meter, TrialConfig, Until};
+use crate::session::duration;
+use crate::trial::{
+    ABOVE_NS, BLOCK, Bench, Compared, MINIMUM_EFFECT, Measured, Meter, TrialConfig,
+};
 use anyhow::Context;
 use clap::Args;
 use nearpath_host::{Root, Wanted, current_netns};
@@ -16,10 +18,9 @@ use nearpath_instruments::stages::Options;
 use nearpath_model::fix::{Attempt, Fixed, Kept, Left, NotTried, PacketFigures};
 use nearpath_model::{
     Detail, Diagnosis, Direction, Entry, Finding, Host, PathKind, Pending, Plan, PlannedChange,
-    Severity, Target,
+    Severity, Target, TrialReport, Verdict,
 };
 use nearpath_trial::live::{Figure, Metric};
-use nearpath_trial::sequential::{Decision, Sequential};
 use nearpath_tune::{Journal, Live, steering};
 use nearpath_views::text;
 use std::collections::BTreeSet;
@@ -34,8 +35,8 @@ the lost packets improve and none of these gets worse. Then measures again, and 
 left. Ends with one screen: packets before and after, what was kept and how to undo it, what did not
 help, and what is left and whose it is.
 
-Moving tasks of others is asked for on a terminal, and needs --yes elsewhere. Changes that interrupt
-traffic are never tried. On Ctrl-C, a lost connection or a kill the host keeps what was proved until
+What moves tasks of others or interrupts traffic (numbers of channels, rings) is asked for on a
+terminal, and needs --yes elsewhere. On Ctrl-C, a lost connection or a kill the host keeps what was proved until
 then, and nothing else. Requires root.
 
 EXAMPLES
@@ -46,15 +47,8 @@ EXAMPLES
 
 /// Most rounds: each keeps a change.
 const ROUNDS: usize = 16;
-/// Length of a block at first.
-const BLOCK: Duration = Duration::from_millis(500);
 /// Time for the host to settle after a switch: what lasts longer makes an effect smaller, not wrong.
 const SETTLING: Duration = Duration::from_millis(300);
-/// How often progress is reported where there is no terminal.
-const REPORT: Duration = Duration::from_secs(5);
-/// Packets that take longer are counted, unless the host's p99 is longer.
-const ABOVE_NS: u64 = 1_000_000;
-
 /// Arguments of `fix`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP, mut_arg("max_overhead", |arg| arg.default_value("20%")))]
@@ -62,7 +56,7 @@ pub struct Fix {
     /// Show what would be tried, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Also move tasks of others, without asking
+    /// Also move tasks of others and make changes that interrupt traffic, without asking
     #[arg(short, long, conflicts_with = "dry_run")]
     yes: bool,
     /// Try one finding's changes for at most this time
@@ -190,33 +184,34 @@ impl Fix {
         Ok(false)
     }
 
-    /// Why changes are not tried: they would interrupt traffic, or move tasks without permission.
+    /// Why changes are not tried: they cannot be undone, or would interrupt traffic or move tasks without permission.
     fn refused(&self, candidate: &Candidate, finding: &Finding) -> Option<String> {
         let changes = || candidate.changes();
         let target = |change: &PlannedChange| change.target.to_string();
-        if let Some((change, reason)) =
-            changes().find_map(|change| Some((change, change.target.disrupts()?)))
-        {
-            return Some(format!("{} interrupts traffic: {reason}", target(change)));
-        }
         if let Some((change, reason)) =
             changes().find_map(|change| Some((change, change.target.one_way()?)))
         {
             return Some(format!("{} cannot be tried: {reason}", target(change)));
         }
-        let moves = |change: &PlannedChange| matches!(change.target, Target::Thread(_));
         if self.dry_run {
             return Some(format!("would be tried: {}", candidate.words()));
         }
-        if !changes().any(moves) || self.yes {
+        let moves = |change: &PlannedChange| matches!(change.target, Target::Thread(_));
+        let disrupts = changes().find_map(|change| change.target.disrupts());
+        let why = match disrupts {
+            Some(reason) => format!("it interrupts traffic ({reason})"),
+            None if changes().any(moves) => "it moves tasks".to_owned(),
+            None => return None,
+        };
+        if self.yes {
             return None;
         }
         let is_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         let is_agreed = is_terminal && {
             say(&candidate.words());
-            agreed(&format!("{}: move it?", finding.title))
+            agreed(&format!("{}: {why}; try it?", finding.title))
         };
-        (!is_agreed).then(|| "it moves tasks: --yes permits that".to_owned())
+        (!is_agreed).then(|| format!("{why}: --yes permits that"))
     }
 
     fn attempt(
@@ -235,33 +230,23 @@ impl Fix {
         let meter = Meter::start(root, &host, self.measured(now, &host)?)?;
         let guardian = Guardian::start(Pending::Trial)?;
         let config = TrialConfig {
-            cycles: 0,
+            compared: Compared::Packets { above_ns: above(now) },
+            limit: self.try_for,
             block: BLOCK,
             settling: Some(SETTLING),
-            minimum_effect_percent: 0.0,
+            minimum_effect: MINIMUM_EFFECT,
+            trials: 1,
             irqbalance: host.daemons.irqbalance == Some(true),
         };
         let asker = Asker::parent();
         let mut bench = Bench { root, executor, meter, interrupt, asker, config, boot };
-        let until = Until { limit: self.try_for, above_ns: above(now) };
-        let progress = Progress::new(self.try_for);
         say(&format!(
             "trying for at most {}: {}",
             humantime::format_duration(self.try_for),
             candidate.words()
         ));
-        let mut said = Instant::now();
-        let decided = bench.until_decided(steps, until, &mut |time, so_far| {
-            let line = so_far_of(so_far);
-            progress.show(time, &line);
-            if progress.is_hidden() && said.elapsed() >= REPORT {
-                said = Instant::now();
-                say(&format!("{:.0} s: {line}", time.as_secs_f64()));
-            }
-        });
-        drop(progress);
-        let decided = match decided {
-            Ok(decided) => decided,
+        let report = match bench.trial(candidate.ids.clone(), steps) {
+            Ok(report) => report,
             Err(error) => {
                 let is_undone = bench.executor.last() == base;
                 if interrupt.happened() || bench.asker.is_gone() || !is_undone {
@@ -274,7 +259,7 @@ impl Fix {
         // It is proved. If the result is to be confirmed, that begins at the end.
         bench.executor.decide(base, None)?;
         guardian.finish()?;
-        Ok(attempt_of(finding, candidate, &decided))
+        Ok(attempt_of(finding, candidate, report))
     }
 
     /// What a trial measures: whole packets of the kind that most are of.
@@ -354,43 +339,25 @@ fn not_decided(finding: &Finding, candidate: &Candidate, reason: &str) -> Attemp
         check: finding.check.clone(),
         title: finding.title.clone(),
         changes: candidate.changes().map(in_words).collect(),
-        verdict: "inconclusive".to_owned(),
+        verdict: Verdict::Inconclusive,
         reason: Some(reason.to_owned()),
         kept: false,
-        pairs: 0,
+        blocks: 0,
         seconds: 0.0,
-        effects: Default::default(),
+        figures: Vec::new(),
     }
 }
 
-fn attempt_of(finding: &Finding, candidate: &Candidate, decided: &Decided) -> Attempt {
-    let verdict = match decided.decision {
-        Decision::Better => "better",
-        Decision::Worse => "worse",
-        Decision::NoDifference => "no_difference",
-        Decision::Open => "inconclusive",
-    };
-    let effects = FIGURES.iter().zip(&decided.effects);
-    let effects = effects.filter_map(|(name, effect)| Some(((*name).to_owned(), effect.estimate?)));
+fn attempt_of(finding: &Finding, candidate: &Candidate, report: TrialReport) -> Attempt {
     Attempt {
-        verdict: verdict.to_owned(),
-        reason: decided.harm.clone(),
-        kept: decided.decision == Decision::Better,
-        pairs: decided.pairs,
-        seconds: decided.time.as_secs_f64(),
-        effects: effects.collect(),
+        verdict: report.verdict,
+        reason: report.stopped.map(|harm| harm.what),
+        kept: report.kept,
+        blocks: report.design.blocks,
+        seconds: report.design.seconds,
+        figures: report.figures,
         ..not_decided(finding, candidate, "")
     }
-}
-
-/// `6 pairs, p50 0.52x, p99 0.10x`.
-fn so_far_of(so_far: &Sequential) -> String {
-    let effects = so_far.effects();
-    let of = |(name, effect): (&&str, &nearpath_trial::sequential::Effect)| {
-        Some(format!(", {name} {:.2}x", effect.estimate?))
-    };
-    let figures: String = FIGURES.iter().zip(&effects).take(2).filter_map(of).collect();
-    format!("{} pairs{figures}", so_far.pairs())
 }
 
 /// Asks on the terminal.

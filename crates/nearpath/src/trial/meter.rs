@@ -10,7 +10,7 @@ use nearpath_instruments::Instrument;
 use nearpath_instruments::stages::{Options, Stages};
 use nearpath_model::{Block, Hops, Host, NicKind, PathKind};
 use nearpath_trial::background::Loading;
-use nearpath_trial::comparison::{Buckets, value};
+use nearpath_trial::comparison::{Buckets, own};
 use nearpath_trial::latency::{LatencyPlan, Probing};
 use nearpath_trial::live::{Figure, Metric, Needs, Reading, block, latencies};
 use nearpath_trial::requests::{RequestPlan, Requesting};
@@ -103,11 +103,6 @@ impl Meter {
         Ok(Self { metric, stages, prober, loads, links, started: Instant::now(), began: None })
     }
 
-    /// The metric.
-    pub fn metric(&self) -> &Metric {
-        &self.metric
-    }
-
     /// The kind of path that the metric is of.
     pub fn path(&self) -> Option<PathKind> {
         self.metric.path(self.prober.is_some())
@@ -148,7 +143,7 @@ impl Meter {
         };
         let begin = self.began.replace(end.clone()).context("no block was started")?;
         let found = block(&metric, &begin, &end, Needs::Anything).ok();
-        Ok(found.and_then(|(block, _)| value(&block)))
+        Ok(found.and_then(|(block, _)| own(&block.observed)))
     }
 
     /// The interfaces.

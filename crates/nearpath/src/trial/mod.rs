@@ -4,74 +4,57 @@
 //! Input: the steps of a plan, an executor with its journal, and a meter. Output: a report. The changes are in the
 //! journal during the trial.
 
+mod figures;
 mod links;
 mod meter;
-mod pairs;
 mod switched;
 
+pub use figures::Compared;
 pub use meter::{Measured, Meter, ProbePlan};
-pub use pairs::{Decided, FIGURES, Until};
 
 use crate::failure::say;
 use crate::guardian::Asker;
 use crate::interrupt::Interrupt;
 use crate::session::Progress;
-use anyhow::Context;
+use anyhow::bail;
+use figures::Figures;
 use nearpath_host::Root;
-use nearpath_model::{
-    Comparison, Harm, Hops, Moved, Step, TRIAL_SCHEMA, Tail, Thresholds, TrialDesign, TrialReport,
-    Verdict,
-};
-use nearpath_trial::comparison::{compare, compare_once, compare_stopped, correct};
-use nearpath_trial::experiment::{self, Once, Order, Outcome};
+use nearpath_model::{Harm, Hops, Step, TRIAL_SCHEMA, Target, TrialDesign, TrialReport, Verdict};
+use nearpath_trial::experiment::{self, Once};
+use nearpath_trial::sequential::{Decision, Effect, Sequential};
 use nearpath_tune::{Executor, Live};
 use std::fmt;
 use std::time::{Duration, Instant};
 use switched::Switched;
 
-/// What a settling time is taken for until it is measured.
-const SETTLING: Duration = Duration::from_millis(500);
+/// Duration of a block, before it is lengthened.
+pub const BLOCK: Duration = Duration::from_millis(500);
+/// Smaller effects are no reason to change a host.
+pub const MINIMUM_EFFECT: f64 = 0.05;
+/// Packets that take longer are late, where nothing else is known.
+pub const ABOVE_NS: u64 = 1_000_000;
+/// Without a terminal, a line this often.
+const REPORT: Duration = Duration::from_secs(10);
+/// Number of blocks on each side of a change that is made once.
+const BLOCKS_ONCE: usize = 12;
 
-/// Least number of cycles whose blocks a change that is made once gets on each side.
-const ONCE_MIN: usize = 8;
-
-/// The configuration of a trial.
-#[derive(Debug, Clone, Copy)]
+/// How a trial is made.
+#[derive(Debug, Clone)]
 pub struct TrialConfig {
-    /// Number of cycles with the plan, of four blocks each.
-    pub cycles: usize,
-    /// Duration of a block.
+    /// What is compared.
+    pub compared: Compared,
+    /// Undecided after this time, a trial ends.
+    pub limit: Duration,
+    /// Duration of a block; lengthened if it has too few packets.
     pub block: Duration,
     /// How long the host settles after each switch; `None` means that it is measured.
     pub settling: Option<Duration>,
-    /// Smaller differences are ignored, in percent.
-    pub minimum_effect_percent: f64,
+    /// Smaller differences are ignored: a share.
+    pub minimum_effect: f64,
+    /// Number of trials that share the probability of a false verdict.
+    pub trials: usize,
     /// Whether irqbalance runs, which places interrupts every ten seconds.
     pub irqbalance: bool,
-}
-
-impl TrialConfig {
-    /// The total duration, as far as it is known before the trial.
-    pub fn time(&self) -> Duration {
-        let blocks = self.blocks();
-        // Two switches per cycle, and one at the start.
-        self.block * blocks + self.settling.unwrap_or(SETTLING) * (blocks / 2 + 1)
-    }
-
-    /// Number of blocks, those of placebo cycles included.
-    pub fn blocks(&self) -> u32 {
-        u32::try_from(4 * Order::random(self.cycles, 0).len()).unwrap_or(u32::MAX)
-    }
-
-    /// Number of blocks on each side of a change that is made once.
-    fn blocks_once(&self) -> usize {
-        2 * self.cycles.max(ONCE_MIN)
-    }
-
-    fn thresholds(&self) -> Thresholds {
-        let minimum_effect_percent = self.minimum_effect_percent;
-        Thresholds { minimum_effect_percent, ..Thresholds::default() }
-    }
 }
 
 /// The host with its journal: plans can be applied and undone, and packets are observed all the time.
@@ -86,14 +69,14 @@ pub struct Bench<'a> {
 }
 
 /// What a trial has found.
-struct Compared {
-    comparison: Comparison,
+struct Found {
+    verdict: Verdict,
+    effects: Vec<Effect>,
     stopped: Option<Harm>,
-    tail: Option<Tail>,
 }
 
 impl Bench<'_> {
-    /// Tries these steps, and leaves them applied only if they improve the metric. `changes` are their names, for
+    /// Tries these steps, and leaves them applied only if packets are better for it. `changes` are their names, for
     /// the report. Steps that interrupt traffic are applied once, all others alternately.
     ///
     /// # Errors
@@ -114,17 +97,19 @@ impl Bench<'_> {
         if let Some(reason) = &disrupts {
             say(&format!("{reason}; drift is not cancelled out"));
         }
-        let seed = experiment::seed();
-        let mut switched = Switched::new(self, steps);
-        let compared = match disrupts {
+        let moves_tasks = steps.iter().any(|step| matches!(step.change.target, Target::Thread(_)));
+        let TrialConfig { minimum_effect, settling, .. } = self.config;
+        let figures = Figures::new(&self.config.compared, minimum_effect, moves_tasks);
+        let (seed, began) = (experiment::seed(), Instant::now());
+        let mut switched = Switched::new(self, steps, figures);
+        let found = match disrupts {
             None => switched.alternately(seed),
             Some(_) => switched.once(),
         };
-        let is_better = |found: &Compared| found.comparison.verdict == Verdict::Better;
-        let keep = compared.as_ref().is_ok_and(is_better);
+        let keep = found.as_ref().is_ok_and(|found| found.verdict == Verdict::Better);
         let left = if keep { switched.apply() } else { switched.undo_all() };
-        let compared = match (compared, left) {
-            (Ok(compared), Ok(())) => compared,
+        let found = match (found, left) {
+            (Ok(found), Ok(())) => found,
             (Ok(_), Err(error)) => return Err(error),
             (Err(error), Ok(())) => return Err(error.context("plan undone")),
             (Err(error), Err(undo)) => {
@@ -134,24 +119,27 @@ impl Bench<'_> {
         };
         let design = TrialDesign {
             alternating: disrupts.is_none(),
+            blocks: switched.count(),
             seed,
             block_s: switched.block_time().as_secs_f64(),
             settling_s: switched.settling().as_secs_f64(),
-            settling_measured: switched.bench().config.settling.is_none(),
+            settling_measured: settling.is_none(),
+            seconds: began.elapsed().as_secs_f64(),
         };
-        let [without, with] = switched.hops().each_ref().map(|hops| mean(hops));
-        let metric = self.meter.metric();
-        let Compared { comparison, stopped, tail } = compared;
+        let Found { verdict, effects, stopped } = found;
+        let (figures, tail) = (switched.report(&effects), switched.tail());
+        let mechanism = switched.moved();
+        let path = self.meter.path();
         Ok(TrialReport {
             schema: TRIAL_SCHEMA,
             changes,
-            metric: metric.to_string(),
-            path: self.meter.path(),
-            comparison: if metric.is_rate() { comparison.of_rate() } else { comparison },
+            verdict,
+            path,
+            figures,
             design,
             stopped,
             tail,
-            mechanism: without.zip(with).map(|(without, with)| Moved { without, with }),
+            mechanism,
             kept: keep,
             one_way,
         })
@@ -167,89 +155,71 @@ fn one_way(steps: &[Step]) -> Vec<String> {
     steps.iter().filter_map(stays).collect()
 }
 
-/// The steps of the changes with these ids.
-type StepsOf<'s> = &'s dyn Fn(&[String]) -> anyhow::Result<Vec<Step>>;
+impl Switched<'_, '_> {
+    fn alternately(&mut self, seed: u64) -> anyhow::Result<Found> {
+        let TrialConfig { limit, trials, .. } = self.bench().config;
+        self.apply_one_way()?;
+        self.prepare();
+        let mut sequential = self.figures().sequential(seed, trials);
+        let mut shown = Shown::new(limit);
+        let figures = self.figures().clone();
+        let stopped = experiment::run(self, &mut sequential, |so_far: &Sequential| {
+            shown.show(&figures.so_far(so_far));
+            shown.began.elapsed() < limit
+        })?;
+        let verdict = match (&stopped, sequential.decision()) {
+            (Some(_), _) | (None, Decision::Worse) => Verdict::Worse,
+            (None, Decision::Better) => Verdict::Better,
+            (None, Decision::NoDifference) => Verdict::NoDifference,
+            (None, Decision::Open) => Verdict::Inconclusive,
+        };
+        Ok(Found { verdict, effects: sequential.effects(), stopped })
+    }
 
-impl Bench<'_> {
-    /// Corrects the reports of several trials for their number, and undoes the changes that were kept and may have
-    /// helped by chance. `base` is the last change in the journal before the first trial.
-    ///
-    /// # Errors
-    /// A change cannot be undone, or one that stays cannot be applied again.
-    pub fn keep_significant(
-        &mut self,
-        base: u64,
-        reports: &mut [TrialReport],
-        steps: StepsOf<'_>,
-    ) -> anyhow::Result<()> {
-        let mut all: Vec<&mut Comparison> =
-            reports.iter_mut().map(|report| &mut report.comparison).collect();
-        correct(&mut all);
-        let is_better = |report: &TrialReport| report.comparison.verdict == Verdict::Better;
-        if reports.iter().all(|report| report.kept == is_better(report)) {
-            return Ok(());
+    fn once(&mut self) -> anyhow::Result<Found> {
+        self.prepare();
+        let block = self.bench().config.block;
+        let mut shown = Shown::new(block * u32::try_from(2 * BLOCKS_ONCE).unwrap_or(u32::MAX));
+        let Once { before, stopped, .. } = experiment::run_once(self, BLOCKS_ONCE, |done| {
+            shown.show(&format!("block {done} of {}", 2 * BLOCKS_ONCE));
+        })?;
+        if stopped.is_some() {
+            let effects = self.figures().effects(|_| None);
+            return Ok(Found { verdict: Verdict::Worse, effects, stopped });
         }
-        for (entry, undone) in self.executor.rollback(Some(base), &self.boot) {
-            undone.with_context(|| format!("change {} could not be undone", entry.id))?;
-        }
-        for report in reports {
-            report.kept = report.kept && is_better(report);
-            if report.kept {
-                self.executor.apply_steps(steps(&report.changes)?)?;
-            }
-        }
-        Ok(())
+        let compared = self.compared_once(before.len());
+        let all: Vec<Verdict> = compared.iter().flatten().map(|found| found.verdict).collect();
+        let verdict = match () {
+            () if all.is_empty() => bail!("a block has no value of the metric"),
+            () if all.contains(&Verdict::Worse) => Verdict::Worse,
+            () if all.contains(&Verdict::Better) => Verdict::Better,
+            () if all.contains(&Verdict::Inconclusive) => Verdict::Inconclusive,
+            () => Verdict::NoDifference,
+        };
+        let effects = self.figures().effects(|number| compared.get(number)?.as_ref());
+        Ok(Found { verdict, effects, stopped })
     }
 }
 
-impl Switched<'_, '_> {
-    fn alternately(&mut self, seed: u64) -> anyhow::Result<Compared> {
-        let config = self.bench().config;
-        let orders = Order::random(config.cycles, seed);
-        self.apply_one_way()?;
-        self.prepare(2 * config.cycles);
-        let (progress, began) = (Progress::new(config.time()), Instant::now());
-        let blocks = 4 * orders.len();
-        let outcome = experiment::run(self, &orders, |done| {
-            progress.show(began.elapsed(), &format!("block {done} of {blocks}"));
-        })?;
-        drop(progress);
-        let thresholds = config.thresholds();
-        let Outcome { cycles, rest, stopped } = outcome;
-        let comparison = match stopped {
-            None => compare(&cycles, &thresholds),
-            Some(_) => compare_stopped(&cycles, &rest, &thresholds),
-        };
-        let sides = orders.iter().flat_map(|order| {
-            order.blocks().map(|is_with| {
-                (!order.placebo || stopped.is_some()).then_some(is_with && !order.placebo)
-            })
-        });
-        let tail = self.tail(sides);
-        let comparison = comparison.context("a block has no value of the metric")?;
-        Ok(Compared { comparison, stopped, tail })
+/// Progress on a terminal, and as lines elsewhere.
+struct Shown {
+    progress: Progress,
+    began: Instant,
+    said: Instant,
+}
+
+impl Shown {
+    fn new(limit: Duration) -> Self {
+        let now = Instant::now();
+        Self { progress: Progress::new(limit), began: now, said: now }
     }
 
-    fn once(&mut self) -> anyhow::Result<Compared> {
-        let config = self.bench().config;
-        let blocks = config.blocks_once();
-        self.prepare(blocks);
-        let (progress, began) = (Progress::new(config.time()), Instant::now());
-        let Once { before, after, stopped } = experiment::run_once(self, blocks, |done| {
-            progress.show(began.elapsed(), &format!("block {done} of {}", 2 * blocks));
-        })?;
-        drop(progress);
-        let tail = self.tail((0..2 * blocks).map(|block| Some(block >= before.len())));
-        let thresholds = config.thresholds();
-        let comparison = if stopped.is_none() {
-            compare_once(&before, &after, &thresholds)
-        } else {
-            let side = |blocks: Vec<_>, with| blocks.into_iter().map(move |block| (block, with));
-            let rest: Vec<_> = side(before, false).chain(side(after, true)).collect();
-            compare_stopped(&[], &rest, &thresholds)
-        };
-        let comparison = comparison.context("a block has no value of the metric")?;
-        Ok(Compared { comparison, stopped, tail })
+    fn show(&mut self, line: &str) {
+        self.progress.show(self.began.elapsed(), line);
+        if self.progress.is_hidden() && self.said.elapsed() >= REPORT {
+            self.said = Instant::now();
+            say(&format!("{:.0} s: {line}", self.began.elapsed().as_secs_f64()));
+        }
     }
 }
 

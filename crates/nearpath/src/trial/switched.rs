@@ -1,14 +1,16 @@
 //! The host under one trial: switched between its two states, given time to settle, and measured in blocks that end at
 //! once if the plan does harm.
 
+use super::figures::{Figures, merged};
+use super::links::Losses;
 use super::{Bench, NothingMade};
 use anyhow::{Context, bail};
-use nearpath_model::{Block, Hops, Step, Tail};
+use nearpath_model::{Block, Comparison, Hops, Moved, Step, Tail, TrialFigure};
 use nearpath_trial::comparison::{Buckets, tail};
-use nearpath_trial::experiment::Experiment;
+use nearpath_trial::experiment::{Experiment, Seen};
 use nearpath_trial::live::Needs;
+use nearpath_trial::sequential::Effect;
 use nearpath_trial::settling::{Settling, with_reserve};
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How often links and counters are looked at during a block.
@@ -37,29 +39,35 @@ pub(super) struct Switched<'b, 'a> {
     settling: Duration,
     /// The switches after which the time to settle was measured.
     settled: Vec<Switch>,
-    /// Number of blocks whose packets are pooled.
-    pooled: usize,
-    /// Hops in the blocks without the plan and with it, if packets are observed.
-    hops: [Vec<Hops>; 2],
-    /// The latencies of each block, in order.
-    latencies: Vec<Option<Buckets>>,
+    figures: Figures,
+    /// All blocks in order, each with whether it has the plan.
+    blocks: Vec<(bool, MeasuredBlock)>,
+}
+
+/// A measured block.
+pub(super) struct MeasuredBlock {
+    pub(super) block: Block,
+    /// Packets lost per second.
+    pub(super) lost_per_s: f64,
+    /// Hops of packets, if they are observed.
+    pub(super) hops: Option<Hops>,
+    /// The latencies that the metric is of, if it is of any.
+    pub(super) latencies: Option<Buckets>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Switch {
     On,
     Off,
-    Placebo,
 }
 
 impl<'b, 'a> Switched<'b, 'a> {
-    pub(super) fn new(bench: &'b mut Bench<'a>, steps: Vec<Step>) -> Self {
+    pub(super) fn new(bench: &'b mut Bench<'a>, steps: Vec<Step>, figures: Figures) -> Self {
         let base = bench.executor.last();
         let block = bench.config.block;
         let settling = bench.config.settling.unwrap_or(SETTLING_MIN);
         let owners = steps.iter().map(|step| step.change.target.owner());
         bench.meter.links().watch(bench.root, owners);
-        let (hops, latencies) = ([Vec::new(), Vec::new()], Vec::new());
         Self {
             bench,
             steps,
@@ -69,9 +77,8 @@ impl<'b, 'a> Switched<'b, 'a> {
             block,
             settling,
             settled: Vec::new(),
-            pooled: 1,
-            hops,
-            latencies,
+            figures,
+            blocks: Vec::new(),
         }
     }
 
@@ -89,34 +96,48 @@ impl<'b, 'a> Switched<'b, 'a> {
         self.settling
     }
 
-    /// Hops in the blocks without the plan and with it.
-    pub(super) fn hops(&self) -> &[Vec<Hops>; 2] {
-        &self.hops
+    pub(super) fn figures(&self) -> &Figures {
+        &self.figures
     }
 
-    /// The latencies of the last block.
-    pub(super) fn last_latencies(&self) -> Option<Buckets> {
-        self.latencies.last().cloned().flatten()
+    /// What all blocks say of each figure.
+    pub(super) fn report(&self, effects: &[Effect]) -> Vec<TrialFigure> {
+        self.figures.report(&self.blocks, effects)
     }
 
-    /// The tail of the blocks, whose side `sides` gives in order; `None` for those of neither.
-    pub(super) fn tail(&self, sides: impl Iterator<Item = Option<bool>>) -> Option<Tail> {
-        let mut pools = [BTreeMap::new(), BTreeMap::new()];
-        for (side, latencies) in sides.zip(&self.latencies) {
-            let Some(side) = side else { continue };
-            // Blocks without a packet have none.
-            for &(bucket, count) in latencies.iter().flatten() {
-                *pools[usize::from(side)].entry(bucket).or_insert(0) += count;
-            }
-        }
-        tail(&pools.map(|pool| pool.into_iter().collect()))
+    fn side(&self, with: bool) -> Vec<&MeasuredBlock> {
+        self.blocks.iter().filter(|(side, _)| *side == with).map(|(_, block)| block).collect()
     }
 
-    /// Before the first block: `pooled` blocks of a side are one distribution.
-    pub(super) fn prepare(&mut self, pooled: usize) {
-        self.pooled = pooled;
+    /// The figures of latencies or a metric, with so many blocks before a change and the others after it.
+    pub(super) fn compared_once(&self, before: usize) -> Vec<Option<Comparison>> {
+        let blocks: Vec<&MeasuredBlock> = self.blocks.iter().map(|(_, block)| block).collect();
+        self.figures.compared_once(blocks.split_at(before.min(blocks.len())))
+    }
+
+    /// The tail of all blocks of a side.
+    pub(super) fn tail(&self) -> Option<Tail> {
+        tail(&[false, true].map(|with| merged(&self.side(with))))
+    }
+
+    /// The hops of packets, if they were observed.
+    pub(super) fn moved(&self) -> Option<Moved> {
+        let mean = |with| {
+            let hops: Vec<Hops> = self.side(with).iter().filter_map(|block| block.hops).collect();
+            super::mean(&hops)
+        };
+        Some(Moved { without: mean(false)?, with: mean(true)? })
+    }
+
+    /// Number of blocks on each side.
+    pub(super) fn count(&self) -> usize {
+        self.blocks.len() / 2
+    }
+
+    /// Before the first block.
+    pub(super) fn prepare(&mut self) {
         let places_irqs = |step: &Step| step.change.target.kind() == "irq_affinity";
-        let config = self.bench.config;
+        let config = &self.bench.config;
         if config.settling.is_none() && config.irqbalance && self.steps.iter().any(places_irqs) {
             self.settling = IRQBALANCE;
         }
@@ -252,25 +273,26 @@ impl Experiment for Switched<'_, '_> {
         self.settle(Switch::Off)
     }
 
-    fn placebo(&mut self) -> anyhow::Result<()> {
-        self.apply()?;
-        self.undo()?;
-        self.settle(Switch::Placebo)
-    }
-
-    fn block(&mut self) -> anyhow::Result<Result<Block, String>> {
+    fn block(&mut self) -> anyhow::Result<Result<Seen, String>> {
+        let (before, began) = (Losses::read(self.bench.root), Instant::now());
         self.bench.meter.begin(self.bench.root)?;
         if let Some(harm) = self.watch()? {
             return Ok(Err(harm));
         }
-        let needs = if self.with { Needs::Anything } else { Needs::PartOf(self.pooled) };
+        let needs = if self.with { Needs::Anything } else { Needs::Some };
         let found = self.bench.meter.end(self.bench.root, needs)?;
-        self.hops[usize::from(self.with)].extend(found.hops);
-        self.latencies.push(found.latencies);
-        Ok(Ok(found.block))
-    }
-
-    fn lengthen(&mut self) {
-        self.block *= 2;
+        let (block, hops, latencies) = (found.block, found.hops, found.latencies);
+        let lost = Losses::read(self.bench.root).since(&before) as f64;
+        // Of probes that nobody answers, this host may have lost none.
+        let lost_per_s = (lost / began.elapsed().as_secs_f64()).max(block.lost * block.rate_per_s);
+        let measured = MeasuredBlock { block, lost_per_s, hops, latencies };
+        if self.blocks.is_empty() {
+            let length = self.figures.long_enough(self.block, &measured);
+            self.block = length.map_err(anyhow::Error::msg)?;
+        }
+        let seen =
+            Seen { block: measured.block.clone(), figures: self.figures.of_block(&measured) };
+        self.blocks.push((self.with, measured));
+        Ok(Ok(seen))
     }
 }

@@ -2,7 +2,6 @@
 
 use super::NEARPATH;
 use super::running::Running;
-use nearpath_testing::with_blocks_long_enough;
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -20,19 +19,10 @@ fn the_path_is_fixed_and_everything_undone() {
     {
         return;
     }
-    // Short blocks: the verdict itself is not asserted, only that the rest is consistent with it.
-    let shown: Value = with_blocks_long_enough(|block| {
-        let mut command = Command::new(NEARPATH);
-        let output =
-            command.args(SHORT).args(["--cycles", "6", "--block", block]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("namespaces removed"), "{said}");
-        if output.status.success() {
-            Ok(serde_json::from_slice(&output.stdout).unwrap())
-        } else {
-            Err(said)
-        }
-    });
+    let output = Command::new(NEARPATH).args(SHORT).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("namespaces removed"), "{said}");
+    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(shown["not_restored"], json!([]), "{shown}");
     assert!(shown["settings"].as_u64().unwrap() >= 10, "{shown}");
     if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
@@ -46,7 +36,8 @@ fn the_path_is_fixed_and_everything_undone() {
     let hops = |which: &str| trial["mechanism"][which]["other_cpu"].as_f64().unwrap();
     assert!(hops("with") < hops("without"), "{trial}");
     let kept = trial["kept"].as_bool().unwrap();
-    assert_eq!(kept, trial["verdict"] == "better", "{trial}");
+    // RPS costs each packet two hops: without it, they are faster.
+    assert!(kept && trial["verdict"] == "better", "{trial}");
     // What was in the journal afterwards was applied, and was undone in reverse order.
     let ids = |of: &str| -> Vec<u64> {
         shown[of].as_array().unwrap().iter().map(|one| one["id"].as_u64().unwrap()).collect()
@@ -65,7 +56,7 @@ fn a_signal_in_the_trial_undoes_the_plan() {
     if !nearpath_testing::require_bpf() || !nearpath_testing::require_netns() {
         return;
     }
-    let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "trying the plan");
+    let running = Running::start(&SHORT, "trying the plan");
     running.signal(libc::SIGINT);
     let (status, stdout, said) = running.end();
     assert!(status.success(), "{status} {said}");
@@ -84,7 +75,7 @@ fn a_killed_trial_leaves_nothing_behind() {
     {
         return;
     }
-    let running = Running::start(&[&SHORT[..], &["--cycles=1000"]].concat(), "trying the plan");
+    let running = Running::start(&SHORT, "trying the plan");
     running.signal(libc::SIGKILL);
     let (status, stdout, _) = running.end();
     assert!(!status.success() && stdout.is_empty(), "{status}");

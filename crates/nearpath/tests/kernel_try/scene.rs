@@ -3,7 +3,7 @@
 use nearpath_host::{Root, current_netns};
 use nearpath_model::CpuSet;
 use nearpath_testing::veth::{Side, VethPair};
-use nearpath_testing::{require_bpf, require_netns, require_root, with_blocks_long_enough};
+use nearpath_testing::{require_bpf, require_netns, require_root};
 use nearpath_trial::load::{Client, DatagramLoad, LoadPlan, Server};
 use nearpath_tune::ticks_since_boot;
 use serde_json::{Value, json};
@@ -91,18 +91,14 @@ impl Scene {
         self.trial_of(&[WITHOUT_RPS], args)
     }
 
-    /// The report of `tune try` of these changes, with blocks just long enough for the packets, and its standard
-    /// error.
+    /// The report of `tune try` of these changes, and its standard error.
     pub fn report(&self, changes: &[(&str, &str, &str)], args: &[&str]) -> (Value, String) {
-        with_blocks_long_enough(|block| {
-            let args = [&["--cycles", "6", "--block", block], args].concat();
-            let output = self.trial_of(changes, &args).wait_with_output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            if output.status.success() { Ok((document(&output), said)) } else { Err(said) }
-        })
+        let output = self.trial_of(changes, args).wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (document(&output), said)
     }
 
-    /// The report of a trial of a plan that does no harm, with all its blocks.
+    /// The report of a trial of a plan that does no harm.
     pub fn whole_report(&self, changes: &[(&str, &str, &str)], args: &[&str]) -> Value {
         let (report, _) = self.report(changes, args);
         assert_eq!(report["stopped"], Value::Null, "{report}");

@@ -18,8 +18,8 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// Evaluates all cycles but those of the placebo; `widening` is the factor of their error.
-pub(super) fn guards(cycles: &[&Cycle], thresholds: &Thresholds, widening: f64) -> Guards {
+/// Evaluates all cycles; `widening` is the factor of their error.
+pub(super) fn guards(cycles: &[Cycle], thresholds: &Thresholds, widening: f64) -> Guards {
     // `sign` is 1 if more is harmful.
     let guard = |value: fn(&Block) -> f64, sign: f64, margin: &dyn Fn(f64) -> f64| {
         let of = |blocks: &[Block; 2]| f64::midpoint(value(&blocks[0]), value(&blocks[1]));

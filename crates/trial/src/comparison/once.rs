@@ -15,9 +15,7 @@ const CORRELATION_MAX: f64 = 0.9;
 pub(super) fn paired(before: &[Block], after: &[Block]) -> Vec<Cycle> {
     let pair = |blocks: &[Block]| Some([blocks.first()?.clone(), blocks.get(1)?.clone()]);
     let pairs = before.chunks_exact(2).zip(after.chunks_exact(2));
-    let cycle = |(a, b): (&[Block], &[Block])| {
-        Some(Cycle { without: pair(a)?, with: pair(b)?, placebo: false, with_first: false })
-    };
+    let cycle = |(a, b): (&[Block], &[Block])| Some(Cycle { without: pair(a)?, with: pair(b)? });
     pairs.filter_map(cycle).collect()
 }
 

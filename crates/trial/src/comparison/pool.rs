@@ -5,9 +5,15 @@ use nearpath_model::histogram::{BUCKETS, interpolated_ns};
 
 /// A pool of blocks of one kind, from which a block can be taken again.
 #[derive(Clone)]
-pub(super) enum Pool {
+pub enum Pool {
+    /// Samples by bucket, and the percentile of them.
+    #[allow(missing_docs, reason = "as in Observed")]
     Latencies { percentile: f64, counts: Vec<u64> },
+    /// Samples above a limit, of all samples.
+    #[allow(missing_docs, reason = "as in Observed")]
     Above { above: f64, of: f64 },
+    /// A sum and what it is divided by.
+    #[allow(missing_docs, reason = "as in Observed")]
     Ratio { sum: f64, count: f64 },
 }
 
@@ -24,7 +30,7 @@ impl Pool {
     }
 
     /// All of these; `None` if there are none.
-    pub(super) fn of<'a>(all: impl IntoIterator<Item = &'a Observed>) -> Option<Self> {
+    pub fn of<'a>(all: impl IntoIterator<Item = &'a Observed>) -> Option<Self> {
         let mut all = all.into_iter().peekable();
         let mut pool = Self::like(all.peek()?);
         all.for_each(|observed| pool.add(observed, false));
@@ -65,7 +71,7 @@ impl Pool {
     }
 
     /// The metric; `None` without samples, or if it is not a positive number.
-    pub(super) fn value(&self) -> Option<f64> {
+    pub fn value(&self) -> Option<f64> {
         let value = match self {
             Self::Latencies { percentile, counts } => {
                 let filled = |(_, count): &(usize, u64)| *count > 0;
@@ -83,7 +89,7 @@ impl Pool {
 }
 
 /// The metric of one block.
-pub(crate) fn own(observed: &Observed) -> Option<f64> {
+pub fn own(observed: &Observed) -> Option<f64> {
     Pool::of([observed])?.value()
 }
 

@@ -1,10 +1,9 @@
-//! How probable a difference is if the change makes none, by the trial's own randomness. Input: cycles. Output: the
+//! How probable a difference is if the change makes none, by exchanging halves of cycles. Input: cycles. Output: the
 //! probability of a difference at least as large.
 //!
-//! Which half of a cycle has the change was drawn by lot (A B B A or B A A B). If it has no effect, each cycle would have
-//! been the same with its halves exchanged, whatever the host did meanwhile: bursts of other work, blocks that resemble
-//! their neighbours, tails of any weight. So the share of all exchanges that give at least as large a difference is exact,
-//! without an assumption about noise (Fisher, The Design of Experiments, 1935; Edgington and Onghena, Randomization
+//! If the change has no effect, each cycle might as well have been the one with its halves exchanged: with bursts of other
+//! work, and tails of any weight. So the share of all exchanges that give at least as large a difference needs no
+//! assumption about the distribution of noise (Fisher, The Design of Experiments, 1935; Edgington and Onghena, Randomization
 //! Tests, 2007). The jackknife underestimates the error if few cycles are far slower than all others.
 
 use super::pool::Pool;
@@ -18,9 +17,9 @@ const SEED: u64 = 0x6e65_6172;
 /// The probability; 0 if no other exchange is as far apart, which says no more than that it is below one in their number:
 /// with [`CYCLES_MIN`](super::CYCLES_MIN) cycles below the probability of chance that verdicts allow. `None` without a value
 /// of the metric.
-pub(super) fn p_value(cycles: &[&Cycle]) -> Option<f64> {
+pub(super) fn p_value(cycles: &[Cycle]) -> Option<f64> {
     let all = |halves: for<'a> fn(&'a Cycle) -> &'a [Block; 2]| {
-        Pool::of(cycles.iter().flat_map(|cycle| halves(cycle)).map(|block| &block.observed))
+        Pool::of(cycles.iter().flat_map(halves).map(|block| &block.observed))
     };
     let mut trial = Exchanged {
         cycles,
@@ -73,7 +72,7 @@ fn with(cycle: &Cycle) -> &[Block; 2] {
 
 /// Cycles, some of them with their halves exchanged, and the pools of both sides.
 struct Exchanged<'a> {
-    cycles: &'a [&'a Cycle],
+    cycles: &'a [Cycle],
     exchanged: Vec<bool>,
     pools: [Pool; 2],
 }
@@ -122,11 +121,11 @@ mod tests {
             rate_per_s: 1.0,
         };
         let twice = |sum| [block(sum), block(sum)];
-        Cycle { without: twice(without), with: twice(with), placebo: false, with_first: false }
+        Cycle { without: twice(without), with: twice(with) }
     }
 
     fn p(cycles: &[Cycle]) -> f64 {
-        p_value(&cycles.iter().collect::<Vec<_>>()).unwrap()
+        p_value(cycles).unwrap()
     }
 
     #[test]

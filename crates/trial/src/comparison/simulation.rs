@@ -2,13 +2,12 @@
 //! differ by more than chance, resemble their neighbours, and drift.
 
 use super::*;
-use crate::experiment::{Experiment, Order, Outcome, run};
 use nearpath_model::histogram::{BUCKETS, bounds};
 use std::sync::LazyLock;
 
 /// Latencies per block: two seconds of the default probes.
 const SAMPLES: f64 = 4_000.0;
-/// Cycles of a trial, the default of `tune try`.
+/// Cycles of a comparison.
 const CYCLES: usize = 12;
 const TRIALS: u64 = 600;
 /// Trials that should find something; it is there more often than not.
@@ -131,37 +130,13 @@ struct Simulated {
     blocks: i32,
     /// How much slower the burst makes it, that is under way.
     burst: Option<f64>,
-    /// What a change multiplies latencies by, and whether it is made.
-    effect: f64,
-    with: bool,
-}
-
-impl Experiment for Simulated {
-    type Error = std::convert::Infallible;
-
-    fn set(&mut self, with: bool) -> Result<(), Self::Error> {
-        self.with = with;
-        Ok(())
-    }
-
-    fn placebo(&mut self) -> Result<(), Self::Error> {
-        Ok(())
-    }
-
-    fn block(&mut self) -> Result<Result<Block, String>, Self::Error> {
-        let effect = if self.with { self.effect } else { 1.0 };
-        Ok(Ok(self.next(effect)))
-    }
-
-    /// Longer blocks would have less noise; as many packets as before are the harder case.
-    fn lengthen(&mut self) {}
 }
 
 impl Simulated {
-    fn new(host: Host, seed: u64, effect: f64) -> Self {
+    fn new(host: Host, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let deviation = host.deviation * normal(&mut random);
-        Self { host, random, deviation, blocks: 0, burst: None, effect, with: false }
+        Self { host, random, deviation, blocks: 0, burst: None }
     }
 
     fn next(&mut self, effect: f64) -> Block {
@@ -191,15 +166,16 @@ impl Simulated {
     }
 }
 
-/// A trial in which the change multiplies latencies.
+/// Cycles in which the change multiplies latencies.
 fn trial(host: Host, seed: u64, effect: f64) -> Verdict {
-    let mut simulated = Simulated::new(host, seed, effect);
-    let Ok(outcome) = run(&mut simulated, &Order::random(CYCLES, seed), |_| ());
-    let Outcome { cycles, stopped, .. } = outcome;
-    match stopped {
-        Some(_) => Verdict::Worse,
-        None => compare(&cycles, &Thresholds::default()).unwrap().verdict,
-    }
+    let mut simulated = Simulated::new(host, seed);
+    let cycles: Vec<Cycle> = (0..CYCLES)
+        .map(|_| {
+            let [a1, b1, b2, a2] = [1.0, effect, effect, 1.0].map(|effect| simulated.next(effect));
+            Cycle { without: [a1, a2], with: [b1, b2] }
+        })
+        .collect();
+    compare(&cycles, &Thresholds::default()).unwrap().verdict
 }
 
 fn count(host: Host, trials: u64, effect: f64, is_wanted: impl Fn(Verdict) -> bool) -> u64 {
@@ -240,20 +216,10 @@ fn a_tenth_is_found() {
 
 /// Blocks of a change that is made once, 24 before and 24 after it.
 fn once(host: Host, seed: u64, effect: f64) -> Verdict {
-    let mut simulated = Simulated::new(host, seed, effect);
+    let mut simulated = Simulated::new(host, seed);
     let before: Vec<Block> = (0..24).map(|_| simulated.next(1.0)).collect();
     let after: Vec<Block> = (0..24).map(|_| simulated.next(effect)).collect();
     compare_once(&before, &after, &Thresholds::default()).unwrap().verdict
-}
-
-#[test]
-fn a_change_that_harms_is_stopped_between_bursts() {
-    if !nearpath_testing::require_lengthy() {
-        return;
-    }
-    let harm = count(HOSTS[6], FINDING, 3.0, |found| found == Verdict::Worse);
-    println!("bursts: three times slower: worse in {harm} of {FINDING}");
-    assert!(harm >= FINDING * 4 / 5, "{harm}");
 }
 
 #[test]

@@ -135,23 +135,6 @@ impl Metric {
         Self::Path { kind: None, figure }
     }
 
-    /// Number of packets, or probes, that all blocks of a kind together need for it: ten beyond a percentile.
-    pub(super) fn samples_min(&self) -> u64 {
-        match self {
-            Self::Path { figure: Figure::Percentile(share), .. } => {
-                (10.0 / (1.0 - share)).round() as u64
-            }
-            Self::Path { figure: Figure::Mean, .. } | Self::Packets | Self::Bits => 20,
-            // A share is meaningful even if no packet is above the limit, if there are enough.
-            Self::Path { figure: Figure::Above(_), .. } | Self::Span { .. } => 1_000,
-        }
-    }
-
-    /// Whether more of it is better.
-    pub fn is_rate(&self) -> bool {
-        matches!(self, Self::Packets | Self::Bits)
-    }
-
     /// Whether it is of the probes' round trips, if there are probes.
     pub fn is_of_probes(&self) -> bool {
         matches!(self, Self::Path { kind: None, .. })

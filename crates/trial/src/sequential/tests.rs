@@ -7,6 +7,11 @@ use fastrand::Rng;
 const SCALES: [Scale; 4] = [Scale::Ratio, Scale::Ratio, Scale::Difference, Scale::Difference];
 const MINIMUM_EFFECT: f64 = 0.05;
 
+fn trial_of(scales: &[Scale], seed: u64) -> Sequential {
+    let figure = |&scale: &Scale| Figure { scale, decides: true, minimum_effect: MINIMUM_EFFECT };
+    Sequential::new(&scales.iter().map(figure).collect::<Vec<_>>(), seed, 1)
+}
+
 /// A normal deviate (Box and Muller).
 fn normal(random: &mut Rng) -> f64 {
     let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
@@ -65,7 +70,7 @@ impl Host {
     /// Runs a trial until `done`, or to so many pairs.
     fn run(self, pairs: usize, seed: u64, mut done: impl FnMut(&Sequential) -> bool) -> Sequential {
         let mut random = Rng::with_seed(seed);
-        let mut sequential = Sequential::new(&SCALES, random.u64(..), MINIMUM_EFFECT);
+        let mut sequential = trial_of(&SCALES, random.u64(..));
         let (mut state, mut block) = (0.0, 0);
         for _ in 0..pairs {
             let first = sequential.with_first() && !self.fixed_order;
@@ -190,7 +195,7 @@ fn small_effects_and_none_are_no_difference() {
     // Without the share of packets and the losses, which are never known to 5 %.
     let decide = |factor: f64, pairs: usize, seed: u64| {
         let mut random = Rng::with_seed(seed);
-        let mut trial = Sequential::new(&SCALES[..2], random.u64(..), MINIMUM_EFFECT);
+        let mut trial = trial_of(&SCALES[..2], random.u64(..));
         while trial.decision() == Decision::Open && trial.pairs() < pairs {
             trial.with_first();
             let mut block = |factor: f64| {
@@ -214,7 +219,7 @@ fn small_effects_and_none_are_no_difference() {
 
 #[test]
 fn pairs_without_values_are_skipped_and_equal_ones_decide_nothing() {
-    let mut trial = Sequential::new(&SCALES, 1, MINIMUM_EFFECT);
+    let mut trial = trial_of(&SCALES, 1);
     let (none, zero) = ([None; 4], [None, None, Some(0.0), Some(0.0)]);
     for _ in 0..100 {
         trial.add(&none, &zero);
@@ -241,7 +246,7 @@ fn pairs_without_values_are_skipped_and_equal_ones_decide_nothing() {
 #[test]
 fn any_metric_that_seems_worse_and_small_significant_effects_prevent_better() {
     let decide = |scales: &[Scale], with: fn(usize) -> [f64; 2]| {
-        let mut trial = Sequential::new(scales, 1, MINIMUM_EFFECT);
+        let mut trial = trial_of(scales, 1);
         for pair in 0..12 {
             trial.add(&[Some(1.0); 2], &with(pair).map(Some));
         }
@@ -257,7 +262,7 @@ fn any_metric_that_seems_worse_and_small_significant_effects_prevent_better() {
 
 #[test]
 fn rare_losses_are_not_shown_to_be_no_difference() {
-    let mut trial = Sequential::new(&[Scale::Ratio, Scale::Difference], 1, MINIMUM_EFFECT);
+    let mut trial = trial_of(&[Scale::Ratio, Scale::Difference], 1);
     for pair in 0..40 {
         let [lost, lost_with] = match pair % 10 {
             3 => [0.0, 90.0],
@@ -276,7 +281,7 @@ fn rare_losses_are_not_shown_to_be_no_difference() {
 
 #[test]
 fn estimates_are_ratios_and_differences_of_with_to_without() {
-    let mut trial = Sequential::new(&[Scale::Ratio, Scale::Difference], 1, MINIMUM_EFFECT);
+    let mut trial = trial_of(&[Scale::Ratio, Scale::Difference], 1);
     for (with, lost) in [(40.0, 0.0), (50.0, 3.0), (90.0, 0.0)] {
         trial.add(&[Some(100.0), Some(9.0)], &[Some(with), Some(lost)]);
     }
@@ -290,7 +295,7 @@ fn estimates_are_ratios_and_differences_of_with_to_without() {
 
 #[test]
 fn the_order_is_a_coin() {
-    let mut trial = Sequential::new(&SCALES, 7, MINIMUM_EFFECT);
+    let mut trial = trial_of(&SCALES, 7);
     let tosses: Vec<bool> = (0..1_000).map(|_| trial.with_first()).collect();
     let count = |of: fn(&[bool]) -> bool| tosses.windows(2).filter(|pair| of(pair)).count();
     // Four standard deviations of 16, of the tosses and of their repetition.
@@ -305,7 +310,7 @@ fn intervals_contain_the_effect_at_all_looks_and_shrink_to_it() {
         for seed in 0..seeds {
             let (mut random, mut state, mut block) = (Rng::with_seed(seed), 0.0, 0);
             let scales = [Scale::Ratio, Scale::Difference];
-            let mut trial = Sequential::new(&scales, random.u64(..), MINIMUM_EFFECT);
+            let mut trial = trial_of(&scales, random.u64(..));
             let mut contains = true;
             while trial.pairs() < 60 {
                 let first = trial.with_first();
@@ -331,4 +336,29 @@ fn intervals_contain_the_effect_at_all_looks_and_shrink_to_it() {
         let median = widths[widths.len() / 2];
         assert!(median < 1.5, "{name}: {median}");
     }
+}
+
+#[test]
+fn a_figure_that_does_not_decide_makes_nothing_better_but_can_be_worse() {
+    let latency = |decides, minimum_effect| Figure { scale: Scale::Ratio, decides, minimum_effect };
+    let decide = |effects: [f64; 2]| {
+        let mut trial = Sequential::new(&[latency(true, 0.05), latency(false, 0.25)], 1, 1);
+        for pair in 0..30 {
+            let level = 100.0 + f64::from(pair);
+            trial.add(&[Some(level); 2], &effects.map(|effect| Some(level * effect)));
+        }
+        trial.decision()
+    };
+    assert_eq!(decide([1.0, 0.5]), Decision::Open);
+    assert_eq!(decide([0.5, 1.2]), Decision::Better, "not worse by its minimum effect");
+    assert_eq!(decide([0.5, 1.3]), Decision::Worse);
+    assert_eq!(decide([0.99, 1.2]), Decision::NoDifference);
+    assert_eq!(decide([0.99, 1.3]), Decision::Worse);
+}
+
+#[test]
+fn trials_share_the_probability_of_a_false_verdict() {
+    let figure = Figure { scale: Scale::Ratio, decides: true, minimum_effect: 0.05 };
+    let of = |trials| Sequential::new(&[figure], 1, trials).threshold();
+    assert!((of(5) / of(1) - 5.0).abs() < 1e-9 && (of(0) - of(1)).abs() < 1e-9);
 }

@@ -1,9 +1,8 @@
 use super::*;
 use nearpath_model::{
-    Block, CpuId, Cycle, Direction, Finding, Harm, HostSummary, Measurement, Observed, Passed,
-    Severity, Share, ShareKind, TRIAL_SCHEMA, Thresholds, TrialDesign,
+    CpuId, Direction, Finding, Harm, HostSummary, Measurement, Passed, Severity, Share, ShareKind,
+    TRIAL_SCHEMA, TrialDesign, Verdict,
 };
-use nearpath_trial::comparison::compare;
 use serde_json::{Value, json};
 
 fn outlier() -> Outlier {
@@ -109,32 +108,20 @@ fn a_timeline_splits_the_slow_span_by_its_budget() {
 }
 
 fn trial() -> TrialReport {
-    let block = |metric: f64| Block {
-        observed: Observed::Ratio { sum: metric, count: 1.0 },
-        lost: 0.0,
-        errors: 0.0,
-        drops: 0.0,
-        cpus_busy: 1.0,
-        rate_per_s: 100.0,
-    };
-    let cycle = Cycle {
-        without: [block(20_000.0), block(20_000.0)],
-        with: [block(15_000.0), block(15_000.0)],
-        placebo: false,
-        with_first: false,
-    };
     TrialReport {
         schema: TRIAL_SCHEMA,
         changes: vec!["<i>a</i>".to_owned()],
-        metric: "p99".to_owned(),
+        verdict: Verdict::Worse,
         path: None,
-        comparison: compare(&vec![cycle; 5], &Thresholds::default()).unwrap(),
+        figures: Vec::new(),
         design: TrialDesign {
             alternating: true,
+            blocks: 9,
             seed: 7,
             block_s: 2.0,
             settling_s: 0.3,
             settling_measured: true,
+            seconds: 40.0,
         },
         stopped: Some(Harm { blocks_with: 1, what: "<script>".to_owned() }),
         tail: None,

@@ -37,7 +37,7 @@ pub(super) fn plan(plan: &Plan) -> String {
 
 /// The verdict, and the figures that it is from.
 pub(super) fn trial(trial: &TrialReport) -> String {
-    let class = match trial.comparison.verdict {
+    let class = match trial.verdict {
         Verdict::Worse => "critical",
         _ => "info",
     };

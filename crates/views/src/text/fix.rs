@@ -1,11 +1,11 @@
 //! What `nearpath fix` has done, on one screen. The first line is the answer.
 
 use super::cpus::count;
-use super::line;
 use super::table::{Table, left, right};
 use super::units::{latency, printable};
-use nearpath_model::Whose;
+use super::{line, trial};
 use nearpath_model::fix::{Attempt, Fixed, PacketFigures};
+use nearpath_model::{FigureUnit, TrialFigure, Whose};
 
 /// Changes of an attempt that are shown.
 const SHOWN: usize = 4;
@@ -47,10 +47,7 @@ pub fn fixed(fixed: &Fixed, netns: &str) -> String {
 
 /// What came of trying one finding's changes, in a line.
 pub fn attempt(attempt: &Attempt) -> String {
-    let verdict = match attempt.verdict.as_str() {
-        "no_difference" => "no difference",
-        verdict => verdict,
-    };
+    let verdict = trial::verdict(attempt.verdict);
     let end = if attempt.kept { "kept" } else { "undone" };
     let reason = attempt.reason.as_ref().filter(|reason| !reason.is_empty());
     let reason = reason.map_or_else(String::new, |reason| format!(": {}", printable(reason)));
@@ -111,16 +108,16 @@ fn attempts(mut out: &mut String, heading: &str, attempts: &[&Attempt]) {
 
 /// `p50 0.52x, p99 0.01x`.
 fn effects(attempt: &Attempt) -> String {
-    let mut figures = Vec::new();
-    for name in ["p50", "p99"] {
-        if let Some(ratio) = attempt.effects.get(name) {
-            figures.push(format!("{name} {ratio:.2}x"));
+    let deciding = attempt.figures.iter().filter(|figure| figure.decides);
+    let words = |figure: &TrialFigure| {
+        let effect = figure.effect?;
+        match figure.unit {
+            FigureUnit::LostPerS if effect.abs() >= 1.0 => Some(format!("{effect:+.0} lost/s")),
+            unit if unit.is_ratio() => Some(format!("{} {effect:.2}x", figure.name)),
+            _ => None,
         }
-    }
-    if let Some(lost) = attempt.effects.get("lost").filter(|lost| lost.abs() >= 1.0) {
-        figures.push(format!("{lost:+.0} lost/s"));
-    }
-    figures.join(", ")
+    };
+    deciding.filter_map(words).collect::<Vec<_>>().join(", ")
 }
 
 fn owner(whose: Whose) -> &'static str {

@@ -9,15 +9,16 @@ use crate::guardian::Asker;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::{Time, duration};
-use crate::trial::{Bench, Measured, Meter, TrialConfig};
+use crate::trial::{
+    ABOVE_NS, BLOCK, Bench, Compared, MINIMUM_EFFECT, Measured, Meter, TrialConfig,
+};
 use anyhow::{Context, anyhow};
 use clap::Args;
 use nearpath_diagnose::diagnose;
 use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns};
 use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_model::{Measurement, Plan, Thresholds, TrialReport};
-use nearpath_trial::comparison::CYCLES_MIN;
+use nearpath_model::{Measurement, Plan, TrialReport};
 use nearpath_trial::live::{Figure, Metric};
 use nearpath_tune::planners::{Request, Traffic, Worker, plan, workloads};
 use nearpath_tune::{Executor, Journal, Live, change_status, settings, steering};
@@ -31,17 +32,16 @@ use std::time::Duration;
 const AFTER_HELP: &str = "\
 Creates the path of 'nearpath demo', where RPS sends packets to one CPU and they are read on
 another. Here the packets arrive near their readers, at a lower rate. Then it measures the path,
-plans a fix, and tries the plan under load: applied and undone alternately (A/B), with the verdict
-of 'tune try'. The plan is kept if it made packets faster. Finally it shows the journal, rolls
+plans a fix, and tries the plan under load: applied and undone at random, with the verdict of
+'tune try'. The plan is kept if it made packets faster. Finally it shows the journal, rolls
 everything back, and compares all settings with their original values, byte for byte.
 
 Requires root and a kernel with BTF. It changes only what it created, and leaves nothing behind,
 even when killed: the journal is in memory.
 
 EXAMPLES
-  nearpath demo tune                    about a minute
-  nearpath demo tune --cycles 6 --block 500ms
-  nearpath demo tune --json | jq '.trial | {baseline, with_plan, verdict}'";
+  nearpath demo tune                    half a minute
+  nearpath demo tune --json | jq '.trial | {figures, verdict}'";
 
 /// Arguments of `demo tune`.
 #[derive(Debug, Args)]
@@ -50,13 +50,9 @@ pub(super) struct TuneArguments {
     /// Duration of the measurement before planning: 500ms, 5s, 1m
     #[arg(long = "for", value_name = "TIME", default_value = "5s", value_parser = duration)]
     duration: Duration,
-    /// Number of cycles in the trial, of four blocks each
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    #[arg(value_parser = clap::value_parser!(u16).range(CYCLES_MIN as i64..=1000))]
-    cycles: u16,
-    /// Duration of a block
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = duration)]
-    block: Duration,
+    /// Undecided after this time, the trial ends
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
+    try_for: Duration,
     /// Read the kernel's BTF from this file, for kernels without /sys/kernel/btf/vmlinux
     #[arg(long, value_name = "FILE")]
     btf: Option<PathBuf>,
@@ -144,22 +140,19 @@ impl TuneArguments {
         }
         let steps = plan.steps(&[], boot, current_netns(root).inode)?;
         let config = TrialConfig {
-            cycles: self.cycles.into(),
-            block: self.block,
+            compared: Compared::Packets { above_ns: ABOVE_NS },
+            limit: self.try_for,
+            block: BLOCK,
             settling: None,
-            minimum_effect_percent: Thresholds::default().minimum_effect_percent,
+            minimum_effect: MINIMUM_EFFECT,
+            trials: 1,
             // It does not place the interrupts of a path without hardware.
             irqbalance: false,
         };
         let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
-        say(&format!(
-            "trying the plan of {} for {:?}: {} blocks, alternately without and with it",
-            ids.len(),
-            config.time(),
-            config.blocks()
-        ));
+        say(&format!("trying the plan of {} for at most {:?}", ids.len(), config.limit));
         let measured = Measured {
-            metric: Metric::of(Figure::Percentile(0.99)),
+            metric: Metric::of(Figure::Mean),
             options: self.options(demo)?,
             nics: vec![demo.device().to_owned()],
             probes: None,

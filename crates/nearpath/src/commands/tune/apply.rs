@@ -201,23 +201,24 @@ pub(in crate::commands) fn plan_of(file: &Path) -> anyhow::Result<Plan> {
 /// Reads the trial, or the trials, in a file.
 pub(in crate::commands) fn trials_of(file: &Path) -> anyhow::Result<Vec<TrialReport>> {
     #[derive(Deserialize)]
-    struct Several {
+    struct Version {
         schema: u32,
+    }
+    #[derive(Deserialize)]
+    struct Several {
         trials: Vec<TrialReport>,
     }
     let bytes = read(file, MAX_FILE)?;
     let name = file.display();
+    let no_trial = || format!("{name} is not a trial of 'nearpath tune try --json'");
+    let Version { schema } = serde_json::from_slice(&bytes).with_context(no_trial)?;
+    if schema != TRIAL_SCHEMA {
+        bail!("{name} has trials of version {schema}, expected {TRIAL_SCHEMA}");
+    }
     let several = match serde_json::from_slice::<Several>(&bytes) {
         Ok(several) => several,
-        Err(_) => {
-            let one: TrialReport = serde_json::from_slice(&bytes)
-                .with_context(|| format!("{name} is not a trial of 'nearpath tune try --json'"))?;
-            Several { schema: one.schema, trials: vec![one] }
-        }
+        Err(_) => Several { trials: vec![serde_json::from_slice(&bytes).with_context(no_trial)?] },
     };
-    if several.schema != TRIAL_SCHEMA {
-        bail!("{name} has trials of version {}, expected {TRIAL_SCHEMA}", several.schema);
-    }
     if several.trials.len() > TRIALS_MAX {
         bail!("{name} has more than {TRIALS_MAX} trials");
     }

@@ -13,20 +13,20 @@ use crate::interrupt::Interrupt;
 use crate::output;
 use crate::session::duration;
 use crate::source::Namespace;
-use crate::trial::{Bench, Measured, Meter, NothingMade, ProbePlan, TrialConfig};
+use crate::trial::{
+    ABOVE_NS, Bench, Compared, Measured, Meter, NothingMade, ProbePlan, TrialConfig,
+};
 use anyhow::{Context, bail};
 use clap::Args;
 use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_instruments::stages::{NIC_RX, Options};
 use nearpath_model::{
-    CpuSet, Detail, Diagnosis, Direction, Host, PathKind, Pending, Plan, TRIAL_SCHEMA, Thresholds,
-    TrialReport,
+    CpuSet, Detail, Diagnosis, Direction, Host, PathKind, Pending, Plan, TRIAL_SCHEMA, TrialReport,
 };
-use nearpath_trial::comparison::CYCLES_MIN;
 use nearpath_trial::latency::{
     Arrivals, LatencyPlan, Loop, MAX_CONNECTIONS, MAX_RATE_PER_S, SocketOptions, Transport,
 };
-use nearpath_trial::live::{METRICS, Metric};
+use nearpath_trial::live::{Figure, METRICS, Metric};
 use nearpath_trial::requests::RequestPlan;
 use nearpath_tune::{Live, steering};
 use nearpath_views::text;
@@ -37,13 +37,12 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Traffic must flow during the trial: the host's own, or with --probe that of a prober. Blocks without
-the plan (A) and with it (B) alternate, at random in the order A B B A or B A A B, so that slow drift
-cancels out. In one cycle of three the plan is undone again instead of applied, as a placebo. The
-packets of all blocks of a kind are pooled, and the difference is reported with its 95 % confidence
-interval, next to that of the placebo. The plan is kept only if the metric improves by more than
-chance, --minimum-effect and the placebo, and loss, errors, drops, CPU time and packet rate are shown
-to stay within the margins of the guards. Otherwise, on the first error and on Ctrl-C it is undone.
-If the plan does harm, the trial stops by itself. The changes are in the journal during the trial.
+the plan and with it follow each other in pairs, in random order, until the packets decide: a plan
+that halves a latency after a few pairs, one that helps by a tenth within two minutes. Without --metric
+that is by p50, p99 and the share above 1 ms of received packets, and by those lost. The plan is kept
+only if one of these is better by more than chance and --minimum-effect, and none is worse, nor are
+CPU time and packet rate. Otherwise, on the first error and on Ctrl-C it is undone. If the plan does
+harm, the trial stops by itself. The changes are in the journal during the trial.
 
 METRICS
   p50 p90 p99 p99.9   percentile of the end-to-end time of received packets: from the first observed
@@ -62,7 +61,7 @@ loop; with --request those of the application's own answers.
 
 EXAMPLES
   nearpath tune try --nic eth0 --port 443
-  nearpath tune try plan.json --metric mean --cycles 20 --block 5s
+  nearpath tune try plan.json --metric p99.9 --try-for 10m
   nearpath tune try plan.json --each           each kind of change individually; keep those that help
   nearpath tune try --nic eth0 --probe 10.0.0.2    with 'nearpath bench reflect' on 10.0.0.2
   nearpath tune try --nic eth0 --probe 10.0.0.2:6379 --request 'PING\\r\\n'    an application
@@ -70,9 +69,6 @@ EXAMPLES
                                                needs 'bench reflect --load' on 10.0.0.2
   nearpath tune try --nic eth0 --metric forward:p99    packets that this host forwards
   nearpath tune try --nic eth0 --metric gbps";
-
-/// Default number of cycles.
-const CYCLES: usize = 12;
 
 /// Arguments of `tune try`.
 #[derive(Debug, Args)]
@@ -85,27 +81,26 @@ pub struct Try {
     /// Only the change with this id; repeatable
     #[arg(long, value_name = "ID")]
     only: Vec<String>,
-    /// Metric to compare, of received packets (only those to or from --port, if given)
-    #[arg(long, default_value = "p99", value_name = "METRIC", value_parser = metric)]
-    metric: Metric,
+    /// Decide by this metric of received packets (only those to or from --port, if given)
+    #[arg(long, value_name = "METRIC", value_parser = metric)]
+    metric: Option<Metric>,
     /// Only packets received by this interface
     #[arg(long, value_name = "NAME")]
     dev: Option<String>,
-    /// Number of cycles with the plan, of four blocks each; half as many more, and at least four, are placebo
-    #[arg(long, value_name = "N", default_value_t = CYCLES, value_parser = cycles)]
-    cycles: usize,
-    /// Duration of a block; doubled, twice at most, if blocks turn out to be correlated
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    /// Undecided after this time, a trial ends
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = duration)]
+    try_for: Duration,
+    /// Duration of a block; lengthened, to five seconds at most, if it has too few packets
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
     block: Duration,
     /// Time for the host to settle after each switch [default: measured]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     warm_up: Option<Duration>,
     /// Ignore differences below this, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = Thresholds::default().minimum_effect_percent)]
-    #[arg(value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     minimum_effect: f64,
     /// Try the changes of each kind and interface, process or cgroup by themselves, those with the largest predicted
-    /// effect first, and keep those that help; corrected for the number of trials (Holm)
+    /// effect first, and keep those that help; they share the probability of a false verdict
     #[arg(long)]
     each: bool,
     /// Print one JSON document
@@ -146,6 +141,9 @@ struct Probe {
     #[arg(long, value_name = "TEXT", requires = "probe", conflicts_with_all = ["probe_tcp", "probe_connections"])]
     request: Option<String>,
 }
+
+/// The mean of received packets, whose latencies have all percentiles.
+const PACKETS: Metric = Metric::Path { kind: None, figure: Figure::Mean };
 
 /// Which packets are followed for a metric, and through which stages. Transmit paths need the send calls
 /// to be observed.
@@ -249,13 +247,6 @@ fn metric(text: &str) -> Result<Metric, String> {
     text.parse().map_err(|_| format!("expected one of {METRICS}"))
 }
 
-fn cycles(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(cycles) if (CYCLES_MIN..=1000).contains(&cycles) => Ok(cycles),
-        _ => Err(format!("expected {CYCLES_MIN} to 1000")),
-    }
-}
-
 fn percent(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
@@ -332,23 +323,19 @@ impl Try {
             bail!("the plan has no changes to try");
         }
         let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
-        let (direction, detail) = observed_for(&self.metric);
+        let metric = self.metric.as_ref().unwrap_or(&PACKETS);
+        let (direction, detail) = observed_for(metric);
         let filter = Filters::one_way(direction, self.dev.clone(), self.plan_options.only_port());
         let filter = filter.resolve(&host, netns)?;
-        let config = self.config(&host);
+        let config = self.config(&host, tried.len());
         let probes = self.probe.plan(&spare_cpus(&host, &plan))?;
         let loads = match self.probe.target()? {
-            Some(target) => self.load.streams(target.ip(), lasting(&config, tried.len()))?,
+            Some(target) => self.load.streams(target.ip(), lasting(&config))?,
             None => Vec::new(),
         };
         let measured = Measured {
-            metric: self.metric.clone(),
-            options: Options {
-                filter,
-                detail,
-                without: left_out(&self.metric),
-                ..Options::default()
-            },
+            metric: metric.clone(),
+            options: Options { filter, detail, without: left_out(metric), ..Options::default() },
             nics: self
                 .dev
                 .clone()
@@ -377,11 +364,6 @@ impl Try {
                 }
             }
         }
-        if self.each {
-            let boot = bench.boot.clone();
-            let steps = |ids: &[String]| plan.steps(ids, &boot, current_netns(root).inode);
-            bench.keep_significant(base, &mut done.reports, &|ids| Ok(steps(ids)?))?;
-        }
         self.confirm_within.decide(&mut bench.executor, base)?;
         guardian.finish()?;
         Ok(done)
@@ -407,18 +389,27 @@ impl Try {
         if all.is_empty() { Vec::new() } else { vec![all] }
     }
 
-    fn config(&self, host: &Host) -> TrialConfig {
-        let Self { cycles, block, minimum_effect: minimum_effect_percent, .. } = *self;
-        let irqbalance = host.daemons.irqbalance == Some(true);
-        TrialConfig { cycles, block, settling: self.warm_up, minimum_effect_percent, irqbalance }
+    fn config(&self, host: &Host, trials: usize) -> TrialConfig {
+        TrialConfig {
+            compared: match &self.metric {
+                None => Compared::Packets { above_ns: ABOVE_NS },
+                Some(metric) => Compared::Metric(metric.clone()),
+            },
+            limit: self.try_for,
+            block: self.block,
+            settling: self.warm_up,
+            minimum_effect: self.minimum_effect / 100.0,
+            trials,
+            irqbalance: host.daemons.irqbalance == Some(true),
+        }
     }
 }
 
 /// Upper bound for the run time of a load, including the switches. It is stopped when the trials are done.
-fn lasting(config: &TrialConfig, trials: usize) -> Duration {
-    let trials = u32::try_from(trials).unwrap_or(u32::MAX);
-    // Blocks may be lengthened to four times.
-    (config.time().saturating_mul(trials).saturating_mul(5) + BEFORE).min(LONGEST_LOAD)
+fn lasting(config: &TrialConfig) -> Duration {
+    let trials = u32::try_from(config.trials).unwrap_or(u32::MAX);
+    // The last pair of blocks may begin just before the limit.
+    (config.limit.saturating_mul(trials).saturating_mul(2) + BEFORE).min(LONGEST_LOAD)
 }
 
 /// The completed trials, and the error that stopped them early, if any.

@@ -1,0 +1,362 @@
+//! The figures that a trial compares. Input: measured blocks. Output: the value of each in a block, and what all blocks of a
+//! side say.
+
+use super::switched::MeasuredBlock;
+use nearpath_model::histogram::{count, count_above, interpolated_ns};
+use nearpath_model::{Block, Comparison, FigureUnit, Observed, Thresholds, TrialFigure};
+use nearpath_trial::comparison::{Buckets, Pool, compare_once};
+use nearpath_trial::live::{Figure as Statistic, Metric};
+use nearpath_trial::sequential::{Effect, Figure, Scale, Sequential};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Packets beyond a percentile that one block needs for it.
+const BEYOND: f64 = 5.0;
+/// Blocks are not lengthened beyond this for a percentile of packets, unless it was asked for.
+const BLOCK_MAX: Duration = Duration::from_secs(5);
+/// More CPU time than this share of before is a cost that no latency is worth.
+const MORE_CPU: f64 = 0.25;
+/// Fewer packets than this share of before are harm.
+const FEWER_PACKETS: f64 = 0.05;
+
+/// What a trial compares.
+#[derive(Debug, Clone)]
+pub enum Compared {
+    /// Whole packets: p50, p99, the share above a limit in nanoseconds, and those lost.
+    Packets {
+        /// The limit.
+        above_ns: u64,
+    },
+    /// One metric, and lost packets.
+    Metric(Metric),
+}
+
+/// The figures, those that decide first.
+#[derive(Clone)]
+pub(super) struct Figures {
+    all: Vec<(Of, Figure)>,
+    minimum_effect: f64,
+}
+
+#[derive(Debug, Clone)]
+enum Of {
+    Percentile(f64),
+    Above(u64),
+    Lost,
+    Metric(Metric),
+    Cpus,
+    Packets,
+}
+
+impl Figures {
+    /// Those of a trial. CPU time is not compared if tasks are moved, which may compute more where they go.
+    pub(super) fn new(compared: &Compared, minimum_effect: f64, moves_tasks: bool) -> Self {
+        let mut deciding = match compared {
+            Compared::Packets { above_ns } => {
+                vec![Of::Percentile(0.5), Of::Percentile(0.99), Of::Above(*above_ns)]
+            }
+            Compared::Metric(metric) => vec![Of::Metric(metric.clone())],
+        };
+        deciding.push(Of::Lost);
+        let figure = |of: &Of, decides, minimum_effect| {
+            let scale = if of.unit().is_ratio() { Scale::Ratio } else { Scale::Difference };
+            Figure { scale, decides, minimum_effect }
+        };
+        let mut all: Vec<(Of, Figure)> = Vec::new();
+        for of in deciding {
+            let figure = figure(&of, true, minimum_effect);
+            all.push((of, figure));
+        }
+        let others = [(Of::Cpus, MORE_CPU), (Of::Packets, FEWER_PACKETS)];
+        for (of, worse) in others {
+            if matches!(of, Of::Packets) || !moves_tasks {
+                let figure = figure(&of, false, worse);
+                all.push((of, figure));
+            }
+        }
+        Self { all, minimum_effect }
+    }
+
+    /// A trial of so many that share the probability of a false verdict.
+    pub(super) fn sequential(&self, seed: u64, trials: usize) -> Sequential {
+        let figures: Vec<Figure> = self.all.iter().map(|(_, figure)| *figure).collect();
+        Sequential::new(&figures, seed, trials)
+    }
+
+    /// Each figure of latencies, or the metric, in blocks before a change and after it.
+    pub(super) fn compared_once(
+        &self,
+        (before, after): (&[&MeasuredBlock], &[&MeasuredBlock]),
+    ) -> Vec<Option<Comparison>> {
+        let minimum_effect_percent = 100.0 * self.minimum_effect;
+        let thresholds = Thresholds { minimum_effect_percent, ..Thresholds::default() };
+        let compare = |(of, _): &(Of, Figure)| {
+            let side = |blocks: &[&MeasuredBlock]| -> Option<Vec<Block>> {
+                let block = |its: &&MeasuredBlock| {
+                    Some(Block { observed: of.observed(its)?, ..its.block.clone() })
+                };
+                blocks.iter().map(block).collect()
+            };
+            compare_once(&side(before)?, &side(after)?, &thresholds)
+        };
+        self.all.iter().map(compare).collect()
+    }
+
+    /// An effect for each figure, from the comparison with its number.
+    pub(super) fn effects<'c>(
+        &self,
+        compared: impl Fn(usize) -> Option<&'c Comparison>,
+    ) -> Vec<Effect> {
+        let effect = |(number, (of, _)): (usize, &(Of, Figure))| {
+            let found = compared(number);
+            let of_percent = |found: &Comparison, percent: f64| match of.unit().is_ratio() {
+                true => 1.0 + percent / 100.0,
+                false => found.baseline * percent / 100.0,
+            };
+            Effect {
+                estimate: found.map(|found| of_percent(found, found.delta_percent)),
+                interval: found
+                    .and_then(|its| Some(its.ci95?.map(|percent| of_percent(its, percent)))),
+                wealth: [1.0; 2],
+            }
+        };
+        self.all.iter().enumerate().map(effect).collect()
+    }
+
+    /// The values of a block; smaller is better.
+    pub(super) fn of_block(&self, measured: &MeasuredBlock) -> Vec<Option<f64>> {
+        self.all.iter().map(|(of, _)| of.value(measured)).collect()
+    }
+
+    /// How long blocks like this one need to be for its percentiles. A percentile of packets that this would take too long
+    /// for is not compared.
+    ///
+    /// # Errors
+    /// The metric that was asked for needs more packets than come, in words.
+    pub(super) fn long_enough(
+        &self,
+        block: Duration,
+        measured: &MeasuredBlock,
+    ) -> Result<Duration, String> {
+        let mut longest = block;
+        for (of, _) in &self.all {
+            let (share, packets) = match of {
+                Of::Percentile(share) => (*share, measured.latencies.as_deref().map_or(0.0, count)),
+                Of::Metric(_) => match &measured.block.observed {
+                    Observed::Latencies { percentile, buckets } => (*percentile, count(buckets)),
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            let needed = BEYOND / share.min(1.0 - share);
+            // A quarter more, as blocks differ.
+            let times = 1.25 * needed / packets.max(1.0);
+            let length = block.mul_f64(times.clamp(1.0, 1e4));
+            if length <= BLOCK_MAX.max(block) {
+                longest = longest.max(length);
+            } else if let Of::Metric(metric) = of {
+                return Err(format!(
+                    "{packets:.0} packets in {block:?} are too few for {metric}: {needed:.0} needed in a block; try a longer --block",
+                ));
+            }
+        }
+        Ok(longest)
+    }
+
+    /// What all blocks say.
+    pub(super) fn report(
+        &self,
+        blocks: &[(bool, MeasuredBlock)],
+        effects: &[Effect],
+    ) -> Vec<TrialFigure> {
+        let side = |with: bool| -> Vec<&MeasuredBlock> {
+            blocks.iter().filter(|(side, _)| *side == with).map(|(_, its)| its).collect()
+        };
+        let [without, with] = [false, true].map(side);
+        let report = |((of, figure), effect): (&(Of, Figure), &Effect)| {
+            let of_side = |side: &[&MeasuredBlock]| of.pooled(side);
+            let mut found = TrialFigure {
+                name: of.name(),
+                unit: of.unit(),
+                decides: figure.decides,
+                without: of_side(&without),
+                with: of_side(&with),
+                effect: effect.estimate,
+                ci95: effect.interval,
+            };
+            if of.is_rate() {
+                let inverse = |value: f64| 1.0 / value;
+                found.effect = found.effect.map(inverse);
+                found.ci95 = found.ci95.map(|[low, high]| [inverse(high), inverse(low)]);
+            }
+            found
+        };
+        self.all.iter().zip(effects).map(report).collect()
+    }
+
+    /// `6 pairs, p50 0.52x, p99 0.10x`.
+    pub(super) fn so_far(&self, so_far: &Sequential) -> String {
+        let effects = so_far.effects();
+        let of = |((of, figure), effect): (&(Of, Figure), &Effect)| {
+            let estimate = effect.estimate.filter(|_| figure.decides && of.unit().is_ratio())?;
+            let estimate = if of.is_rate() { 1.0 / estimate } else { estimate };
+            Some(format!(", {} {estimate:.2}x", of.name()))
+        };
+        let figures: String = self.all.iter().zip(&effects).filter_map(of).collect();
+        format!("{} pairs{figures}", so_far.pairs())
+    }
+}
+
+impl Of {
+    fn name(&self) -> String {
+        match self {
+            Self::Percentile(share) => Statistic::Percentile(*share).to_string(),
+            Self::Above(ns) => Statistic::Above(*ns).to_string(),
+            Self::Metric(metric) => metric.to_string(),
+            Self::Lost => "lost".to_owned(),
+            Self::Cpus => "cpus_busy".to_owned(),
+            Self::Packets => "packets".to_owned(),
+        }
+    }
+
+    fn unit(&self) -> FigureUnit {
+        match self {
+            Self::Percentile(_) => FigureUnit::Ns,
+            Self::Above(_) => FigureUnit::Share,
+            Self::Lost => FigureUnit::LostPerS,
+            Self::Cpus => FigureUnit::Cpus,
+            Self::Packets => FigureUnit::PacketsPerS,
+            Self::Metric(Metric::Packets) => FigureUnit::PacketsPerS,
+            Self::Metric(Metric::Bits) => FigureUnit::Gbps,
+            Self::Metric(Metric::Path { figure: Statistic::Above(_), .. }) => FigureUnit::Share,
+            Self::Metric(_) => FigureUnit::Ns,
+        }
+    }
+
+    /// Whether its inverse is compared, as more of it is better.
+    fn is_rate(&self) -> bool {
+        matches!(self.unit(), FigureUnit::PacketsPerS | FigureUnit::Gbps)
+    }
+
+    /// What a block contributes to it, if it is one of latencies or a metric whose effect is a ratio.
+    fn observed(&self, measured: &MeasuredBlock) -> Option<Observed> {
+        match self {
+            Self::Percentile(percentile) => {
+                let buckets = measured.latencies.clone()?;
+                Some(Observed::Latencies { percentile: *percentile, buckets })
+            }
+            Self::Metric(_) => Some(measured.block.observed.clone()),
+            Self::Above(_) | Self::Lost | Self::Cpus | Self::Packets => None,
+        }
+    }
+
+    fn value(&self, measured: &MeasuredBlock) -> Option<f64> {
+        let percentile = |buckets: &Buckets, share: f64| {
+            let has_enough = count(buckets) * share.min(1.0 - share) >= BEYOND;
+            interpolated_ns(buckets, share).filter(|_| has_enough)
+        };
+        match self {
+            Self::Percentile(share) => percentile(measured.latencies.as_ref()?, *share),
+            Self::Above(limit_ns) => share_above(measured.latencies.as_ref()?, *limit_ns),
+            Self::Lost => Some(measured.lost_per_s),
+            Self::Cpus => Some(measured.block.cpus_busy),
+            Self::Packets => Some(1.0 / measured.block.rate_per_s),
+            Self::Metric(_) => match &measured.block.observed {
+                Observed::Latencies { percentile: share, buckets } => percentile(buckets, *share),
+                Observed::Above { above, of } => (*of > 0).then(|| above / *of as f64),
+                Observed::Ratio { sum, count } => (*count > 0.0).then(|| sum / count),
+            },
+        }
+    }
+
+    /// Of all blocks of a side.
+    fn pooled(&self, side: &[&MeasuredBlock]) -> Option<f64> {
+        let mean = |of: fn(&MeasuredBlock) -> f64| {
+            (!side.is_empty())
+                .then(|| side.iter().map(|its| of(its)).sum::<f64>() / side.len() as f64)
+        };
+        match self {
+            Self::Percentile(share) => interpolated_ns(&merged(side), *share),
+            Self::Above(limit_ns) => share_above(&merged(side), *limit_ns),
+            Self::Lost => mean(|its| its.lost_per_s),
+            Self::Cpus => mean(|its| its.block.cpus_busy),
+            Self::Packets => mean(|its| its.block.rate_per_s),
+            Self::Metric(_) => {
+                let value = Pool::of(side.iter().map(|its| &its.block.observed))?.value()?;
+                Some(if self.is_rate() { 1.0 / value } else { value })
+            }
+        }
+    }
+}
+
+fn share_above(buckets: &Buckets, limit_ns: u64) -> Option<f64> {
+    let packets = count(buckets);
+    (packets > 0.0).then(|| count_above(buckets, limit_ns as f64) / packets)
+}
+
+/// The latencies of all these blocks.
+pub(super) fn merged(side: &[&MeasuredBlock]) -> Buckets {
+    let mut merged = BTreeMap::new();
+    // Blocks without a packet have none.
+    for &(bucket, count) in side.iter().filter_map(|its| its.latencies.as_ref()).flatten() {
+        *merged.entry(bucket).or_insert(0) += count;
+    }
+    merged.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nearpath_model::histogram::bucket;
+
+    fn measured(packets: u64) -> MeasuredBlock {
+        let latencies = vec![(bucket(20_000), packets)];
+        let observed = Observed::Latencies { percentile: 0.999, buckets: latencies.clone() };
+        let (lost, errors, drops, cpus_busy, rate_per_s) = (0.0, 0.0, 0.0, 1.0, 100.0);
+        let block = Block { observed, lost, errors, drops, cpus_busy, rate_per_s };
+        MeasuredBlock { block, lost_per_s: 2.0, hops: None, latencies: Some(latencies) }
+    }
+
+    #[test]
+    fn blocks_are_as_long_as_their_percentiles_need() {
+        let block = Duration::from_millis(500);
+        let packets = Figures::new(&Compared::Packets { above_ns: 1_000_000 }, 0.05, false);
+        let length = |packets_per_block| packets.long_enough(block, &measured(packets_per_block));
+        assert_eq!(length(1_000), Ok(block));
+        // 250 in 500 ms: p99 needs 500, and a quarter more.
+        assert_eq!(length(250), Ok(Duration::from_millis(1_250)));
+        // p99 would take too long: p50 remains.
+        assert_eq!(length(20), Ok(block));
+        let metric = Compared::Metric("p99.9".parse().unwrap());
+        let asked = Figures::new(&metric, 0.05, false);
+        assert_eq!(asked.long_enough(block, &measured(2_500)), Ok(Duration::from_millis(1_250)));
+        let refused = asked.long_enough(block, &measured(250)).unwrap_err();
+        assert!(
+            refused.starts_with("250 packets in 500ms are too few for p99.9: 5000"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn each_figure_has_a_value_and_rates_are_compared_by_their_inverse() {
+        let packets = Figures::new(&Compared::Packets { above_ns: 1_000 }, 0.05, false);
+        let values = packets.of_block(&measured(1_000));
+        let [Some(p50), Some(p99), Some(above), Some(lost), Some(cpus), Some(rate)] = values[..]
+        else {
+            panic!("{values:?}")
+        };
+        assert!((19_000.0..21_000.0).contains(&p50) && p99 >= p50, "{values:?}");
+        assert_eq!([above, lost, cpus, rate], [1.0, 2.0, 1.0, 0.01]);
+        let effect = Effect { estimate: Some(0.5), interval: Some([0.4, 0.8]), wealth: [1.0; 2] };
+        let blocks = [(false, measured(100)), (true, measured(100))];
+        let found = packets.report(&blocks, &[effect; 6]);
+        let rate = &found[5];
+        assert_eq!(
+            (rate.without, rate.effect, rate.ci95),
+            (Some(100.0), Some(2.0), Some([1.25, 2.5]))
+        );
+        // Tasks that are moved may compute more.
+        let moved = Figures::new(&Compared::Packets { above_ns: 1_000 }, 0.05, true);
+        assert!(moved.report(&blocks, &[effect; 5]).iter().all(|its| its.name != "cpus_busy"));
+    }
+}
