@@ -61,6 +61,14 @@ pub(crate) fn by_size<'a>(
     [SizeOf::Grown, SizeOf::Capped, SizeOf::Other].map(|size| (size, with(size))).into()
 }
 
+/// A sysctl as it is, and raised: doubled, and to the kernel's default at the least, up to a limit beyond which more only
+/// adds latency. `None` if it is there already.
+pub(crate) fn raised(context: &Context<'_>, sysctl: Sysctl, limit: u64) -> Option<(u64, u64)> {
+    let now = context.sysctl(sysctl.name())?;
+    let after = now.saturating_mul(2).max(sysctl.kernel_default().unwrap_or(0)).min(limit);
+    (after > now).then_some((now, after))
+}
+
 /// The largest buffer to propose on this host: [`LARGEST`], and no more than a part of the memory of TCP.
 pub(crate) fn bound(context: &Context<'_>) -> u64 {
     let pressure = context.three("net.ipv4.tcp_mem").map(|[_, pages, _]| pages);

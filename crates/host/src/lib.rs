@@ -40,7 +40,9 @@ pub use counters::{
 };
 pub use dma::{memory_is_for_devices, memory_must_stay};
 pub use net_threads::{RunDelay, run_delay, run_delays, softirq_threads, vhost_threads};
-pub use netns::{NetnsRef, current_netns, entered_netns, find_in_netns, in_netns, netns_names};
+pub use netns::{
+    NetnsRef, current_netns, entered_netns, find_in_netns, in_initial_netns, in_netns, netns_names,
+};
 pub use nics::named::{
     has_interface, interface_device, interface_index, interface_qdiscs, interface_vlan_egress,
 };

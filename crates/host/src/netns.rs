@@ -94,6 +94,18 @@ pub fn in_netns<T: Send>(
     })
 }
 
+/// Runs `read` in the initial network namespace, where sysctls of the whole kernel are: that of this process, or that of
+/// process 1. `None` if neither is the initial one, or it cannot be entered, as in a container.
+pub fn in_initial_netns<T: Send>(read: impl Fn(Root) -> T + Send + Sync) -> Option<T> {
+    // One of `net_core_table` (net/core/sysctl_net_core.c), which other namespaces do not have.
+    let only_there = "/proc/sys/net/core/netdev_max_backlog";
+    let places = ["/proc/self/ns/net", "/proc/1/ns/net"];
+    places.into_iter().find_map(|place| {
+        let look = |root: Root| root.text(only_there).is_ok().then(|| read(root));
+        in_netns(&NetnsRef::Path(place.into()), look).ok()?
+    })
+}
+
 fn enter(what: &str, netns: OwnedFd) -> Result<(), ReadError> {
     move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|errno| {
         match errno {

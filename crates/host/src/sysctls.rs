@@ -4,7 +4,8 @@
 //! another one, add a row. Some moved from `/proc/sys` to debugfs in 5.13 (commit 8a99b6833c88, "sched: Move
 //! SCHED_DEBUG sysctl to debugfs"): they keep their old name here.
 
-use crate::{Notes, ReadError, Root};
+use crate::{Notes, ReadError, Root, in_initial_netns};
+use nearpath_model::Sysctl;
 use std::collections::BTreeMap;
 
 /// A row: the dotted name, and the path in newer kernels if it moved.
@@ -138,6 +139,13 @@ fn value(root: &Root, name: &str, moved: Option<&str>) -> Result<String, ReadErr
         Err(error) if error.absent => error,
         value => return value,
     };
+    let is_global = Sysctl::parse(name).is_some_and(Sysctl::is_of_initial_namespace);
+    if is_global
+        && root.is_live()
+        && let Some(Ok(value)) = in_initial_netns(|root| root.text(&path(name)))
+    {
+        return Ok(value);
+    }
     if let Some(moved) = moved {
         return root.text(&format!("{SCHED_DEBUG}/{moved}")).map_err(|debug| ReadError {
             // The same for all that moved: they are listed in one line.

@@ -219,7 +219,8 @@ mod tests {
 
         /// The trial, of so many pairs at most, which ends with the harm that stopped it.
         fn run(&mut self, pairs: usize) -> Result<(Decision, Option<Harm>), u32> {
-            let figure = Figure { scale: Scale::Ratio, decides: true, minimum_effect: 0.05 };
+            let figure =
+                Figure { scale: Scale::Ratio, decides: true, minimum_effect: 0.05, harmless: 0.0 };
             let mut sequential = Sequential::new(&[figure], SEED, 1);
             let harm = run(self, &mut sequential, |so_far| so_far.pairs() < pairs)?;
             Ok((sequential.decision(), harm))

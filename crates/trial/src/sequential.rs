@@ -52,6 +52,8 @@ pub struct Figure {
     pub decides: bool,
     /// Smaller effects are none: a share (0.05 is 5 %), for [`Scale::Difference`] of the mean of all blocks.
     pub minimum_effect: f64,
+    /// An increase by less than this, in the unit of its values, is no harm.
+    pub harmless: f64,
 }
 
 /// What the pairs so far show.
@@ -149,8 +151,9 @@ impl Sequential {
         let better: f64 =
             deciding().filter(|(_, its)| its.is_better).map(|(_, its)| its.better).sum();
         let is_suspect = |(metric, its): &(&Metric, Summary)| {
+            let figure = metric.figure;
             its.is_worse && its.worse >= SUSPECT_AND_LARGE
-                || metric.figure.decides && its.worse >= SUSPECT
+                || figure.decides && figure.harmless == 0.0 && its.worse >= SUSPECT
         };
         if better >= self.threshold_of_better()
             && !metrics.iter().any(is_suspect)
@@ -239,7 +242,12 @@ impl Metric {
         };
         let [better, worse] = self.wealth();
         let least = self.figure.minimum_effect;
-        Summary { is_better: size >= least, is_worse: -size >= least, better, worse }
+        Summary {
+            is_better: size >= least,
+            is_worse: -size >= least.max(self.harmless()),
+            better,
+            worse,
+        }
     }
 
     fn wealth(&self) -> [f64; 2] {
@@ -250,6 +258,14 @@ impl Metric {
     fn mean_level(&self) -> f64 {
         let (sum, count) = self.level;
         if count > 0.0 { sum / count } else { 0.0 }
+    }
+
+    /// The share of an increase that is no harm.
+    fn harmless(&self) -> f64 {
+        match self.mean_level() {
+            level if level > 0.0 => self.figure.harmless / level,
+            _ => 0.0,
+        }
     }
 
     /// Whether effects of the minimum effect or more are excluded, better and worse.
@@ -267,7 +283,9 @@ impl Metric {
     /// decision, nor do losses, which vary too much.
     fn excludes_harm(&self) -> bool {
         let excludes = |gain: f64| self.gains.wealth(gain, Side::Above) >= HARM_EXCLUDED;
-        self.figure.scale == Scale::Difference || !excludes(-f64::MAX) || excludes(-HARM.ln_1p())
+        self.figure.scale == Scale::Difference
+            || !excludes(-f64::MAX)
+            || excludes(-HARM.max(self.harmless()).ln_1p())
     }
 
     fn effect(&self, threshold: f64) -> Effect {

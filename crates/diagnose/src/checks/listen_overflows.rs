@@ -13,6 +13,7 @@
 //! `tcp_v4_syn_recv_sock` of net/ipv4/tcp_ipv4.c, `inet_csk_reqsk_queue_is_full` of
 //! include/net/inet_connection_sock.h; listen(2).
 
+use crate::buffers;
 use crate::connections::listener_name;
 use crate::counters::ratio;
 use crate::{Check, CheckOutcome, Context, severity, text};
@@ -195,13 +196,13 @@ fn longer_queue(
     full: &[&TcpListener],
     counted: u64,
 ) -> Option<ProposedChange> {
-    let now = context.sysctl(SOMAXCONN.name())?;
+    let (now, after) = buffers::raised(context, SOMAXCONN, LARGEST_QUEUE)?;
     let is_limit = full.iter().any(|listener| u64::from(listener.backlog_limit) == now);
-    (counted > 0 && is_limit && now < LARGEST_QUEUE).then(|| {
+    (counted > 0 && is_limit).then(|| {
         ProposedChange::new(
             SOMAXCONN,
             Some(now.to_string()),
-            now.saturating_mul(2).min(LARGEST_QUEUE).to_string(),
+            after.to_string(),
             "A longer queue absorbs bursts. It takes effect when the server calls listen(2) again; a \
              server that is always too slow only makes clients wait longer.",
         )
@@ -215,14 +216,14 @@ fn longer_syn_queue(
     full: &[&TcpListener],
     others: u64,
 ) -> Option<ProposedChange> {
-    let now = context.sysctl(SYN_BACKLOG.name())?;
+    let (now, after) = buffers::raised(context, SYN_BACKLOG, LARGEST_QUEUE)?;
     let has_cookies = context.sysctl("net.ipv4.tcp_syncookies")? > 0;
     let reaches = |l: &&TcpListener| u64::from(l.backlog_limit) >= now - now / 4;
-    (others > 0 && !has_cookies && now < LARGEST_QUEUE && full.iter().any(reaches)).then(|| {
+    (others > 0 && !has_cookies && full.iter().any(reaches)).then(|| {
         ProposedChange::new(
             SYN_BACKLOG,
             Some(now.to_string()),
-            now.saturating_mul(2).min(LARGEST_QUEUE).to_string(),
+            after.to_string(),
             "Without SYN cookies it limits incomplete handshakes before the backlog does.",
         )
     })

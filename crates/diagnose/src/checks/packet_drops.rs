@@ -13,7 +13,10 @@ use crate::counters::{ratio, total};
 use crate::severity::EVENTS_PER_S;
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::drops::in_short;
-use nearpath_model::{Direction, Finding, Severity, StageDrop, Subject};
+use nearpath_model::{
+    Direction, Finding, InterfaceFile, Nic, NicKind, ProposedChange, SettingFile, Severity,
+    StageDrop, Subject,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const CHECK: Check = Check::new(
@@ -24,6 +27,8 @@ pub(super) const CHECK: Check = Check::new(
 
 /// Devices that are named.
 const NAMED: usize = 3;
+/// Packets that the ring of a tap is to hold, whose default is 500 or 1,000.
+const RING: u32 = 2_048;
 /// Share of the packets from which drops that may be intended are reported, and from which they are a warning.
 const NOTABLE: f64 = 0.001;
 const MANY: f64 = 0.01;
@@ -122,7 +127,7 @@ const RULES: [Rule; 15] = [
     rule(
         "FULL_RING",
         false,
-        "Whoever reads from the device does not keep up: a virtual machine, a VPN.",
+        "Whoever reads from the device does not keep up: a virtual machine, a VPN. A longer ring holds bursts.",
     ),
     rule("", false, "nearpath measure drops lists them by function, device and flow."),
 ];
@@ -252,5 +257,22 @@ fn finding(
     if reason == "NETFILTER_DROP" && context.per_second(full) >= rate / 2.0 {
         return None;
     }
+    if reason == "FULL_RING" {
+        finding.changes.extend(longer_rings(context, drops));
+    }
     Some(finding.evidence(rule.hint))
+}
+
+/// Longer rings of the taps that dropped packets: a tap's ring holds as many packets as its transmit queue is long
+/// (`tun_queue_resize` of drivers/net/tun.c). Those of veths are fixed.
+fn longer_rings(context: &Context<'_>, drops: &[&StageDrop]) -> Vec<ProposedChange> {
+    let has_dropped = |nic: &&Nic| {
+        nic.kind == NicKind::Tap
+            && drops.iter().any(|drop| drop.device.as_deref() == Some(nic.name.as_str()))
+    };
+    let change = |nic: &Nic| {
+        let ring = SettingFile::interface(&nic.name, InterfaceFile::TxQueueLen);
+        ProposedChange::new(ring, None, RING.to_string(), "A longer ring holds bursts.")
+    };
+    context.nics().filter(has_dropped).take(NAMED).map(change).collect()
 }

@@ -79,8 +79,21 @@ fn findings(context: &Context<'_>, measurement: &Measurement, notable: f64) -> V
     let causes = causes(measurement);
     let (notable, others): (Vec<&Share>, Vec<&Share>) =
         causes.iter().partition(|cause| is_notable(cause));
-    for cause in notable {
-        found.extend(finding(context, measurement, cause, &[], share_of(cause.ns)));
+    for (number, cause) in notable.iter().enumerate() {
+        // Several tasks of a program take turns: to move one of them helps the others. Readers wait for each other.
+        let reads = |one: &&Share| {
+            let pid = one.who.as_ref().and_then(|who| who.pid);
+            context.host.owners.iter().any(|owner| Some(owner.pid) == pid)
+        };
+        let program: Vec<&Share> =
+            causes.iter().filter(|other| is_same_program(cause, other) && !reads(other)).collect();
+        if program.len() < 2 || reads(cause) {
+            found.extend(finding(context, measurement, cause, &[], share_of(cause.ns)));
+        } else if !notable.iter().take(number).any(|earlier| is_same_program(cause, earlier)) {
+            let ns = total(program.iter().map(|cause| cause.ns));
+            let all = Share { share: cause.share, ns, who: None };
+            found.extend(finding(context, measurement, &all, &program, share_of(ns)));
+        }
     }
     // Many that each had a little, as of a busy host. (What nearpath had is gone when nobody measures.)
     let is_observer = |cause: &Share| cause.who.as_ref().is_some_and(|who| who.nearpath);
@@ -118,6 +131,17 @@ fn is_same_cause(a: &Share, b: &Share) -> bool {
     a.share == b.share && a.who.as_ref().map(reader) == b.who.as_ref().map(reader)
 }
 
+/// Whether two causes are tasks with the same name, or the same, that did the same.
+fn is_same_program(a: &Share, b: &Share) -> bool {
+    let comm = |cause: &Share| -> Option<String> {
+        let who = cause.who.as_ref().filter(|who| who.pid.is_some() && !who.nearpath)?;
+        who.comm.clone()
+    };
+    let may_be_moved =
+        matches!(a.share, ShareKind::Task | ShareKind::Disabled | ShareKind::Runqueue);
+    may_be_moved && a.share == b.share && comm(a).is_some() && comm(a) == comm(b)
+}
+
 /// What several tasks or interrupts may do one after the other.
 const CROWDS: [ShareKind; 5] =
     [ShareKind::Runqueue, ShareKind::Task, ShareKind::Disabled, ShareKind::Irq, ShareKind::Softirq];
@@ -125,6 +149,13 @@ const CROWDS: [ShareKind; 5] =
 const MOST_PORTS: usize = 64;
 /// Those of a crowd that are named.
 const NAMED: usize = 3;
+/// Tasks of a program that are moved.
+const MOST_MOVED: usize = 16;
+
+/// Whether a crowd is that of one program.
+fn is_program(crowd: &[&Share]) -> bool {
+    crowd.first().is_some_and(|first| crowd.iter().all(|other| is_same_program(first, other)))
+}
 
 /// A cause with its share of the slow packets' time; `crowd` are those that it is the sum of.
 fn finding(
@@ -145,6 +176,11 @@ fn finding(
         (Some(who), _) => name_of(who),
         (None, ShareKind::Stolen) => "the hypervisor".to_owned(),
         (None, ShareKind::Offline) => "a CPU".to_owned(),
+        (None, _) if is_program(crowd) => {
+            let comm = crowd.iter().find_map(|one| one.who.as_ref()?.comm.as_deref());
+            let tasks = text::count(crowd.len() as u64, "task");
+            format!("{tasks} of {}", text::clean(comm.unwrap_or_default()))
+        }
         (None, kind) if !crowd.is_empty() => match kind {
             ShareKind::Irq => text::count(crowd.len() as u64, "interrupt"),
             ShareKind::Softirq => "several softirqs".to_owned(),
@@ -248,7 +284,12 @@ fn finding(
                 | ShareKind::Irq
         )
     {
-        finding.changes.extend(cause.who.as_ref().and_then(|who| change(context, who, &cpus)));
+        let moved = cause
+            .who
+            .iter()
+            .chain(crowd.iter().filter(|_| is_program(crowd)).filter_map(|one| one.who.as_ref()));
+        let changes = moved.filter_map(|who| change(context, who, &cpus));
+        finding.changes.extend(changes.take(MOST_MOVED));
     }
     Some(finding)
 }

@@ -9,6 +9,7 @@
 //! `__udp_enqueue_schedule_skb` of net/ipv4/udp.c, `tcp_try_rmem_schedule` and `tcp_prune_queue` of
 //! net/ipv4/tcp_input.c.
 
+use crate::buffers;
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{Finding, ProposedChange, Socket, SocketOwner, StageDrop, Subject, Sysctl};
@@ -92,7 +93,7 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
              only make them older.",
         ));
     }
-    let Some((now, wanted)) = doubled(context, Sysctl::RmemDefault, LARGEST_DEFAULT) else {
+    let Some((now, wanted)) = buffers::raised(context, Sysctl::RmemDefault, LARGEST_DEFAULT) else {
         return Some(finding);
     };
     let why = "A larger buffer holds what comes while the reader does not run; it is no help to one that is always too slow.";
@@ -203,12 +204,6 @@ fn segments(context: &Context<'_>) -> Option<Finding> {
 
 fn number(context: &Context<'_>, sysctl: Sysctl) -> Option<u64> {
     context.sysctl(sysctl.name())
-}
-
-/// A sysctl as it is, and doubled up to a limit, unless it is there already.
-fn doubled(context: &Context<'_>, sysctl: Sysctl, limit: u64) -> Option<(u64, u64)> {
-    let now = number(context, sysctl)?;
-    Some((now, now.saturating_mul(2).min(limit))).filter(|(now, after)| after > now)
 }
 
 fn change(sysctl: Sysctl, (before, after): (u64, u64), why: &str) -> ProposedChange {

@@ -7,6 +7,7 @@
 //! `net_rx_action` counts a squeeze when `netdev_budget` or `netdev_budget_usecs` ran out with
 //! work left), Documentation/admin-guide/sysctl/net.rst.
 
+use crate::buffers;
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{CpuId, Finding, ProposedChange, SoftnetCpu, Sysctl};
@@ -97,11 +98,8 @@ fn squeezes(context: &Context<'_>, lines: &[SoftnetCpu]) -> Option<Finding> {
     Some(finding)
 }
 
-/// Doubles a sysctl, up to a limit beyond which more only adds latency.
+/// A raised sysctl.
 fn raised(context: &Context<'_>, sysctl: Sysctl, limit: u64, why: &str) -> Option<ProposedChange> {
-    let before = context.host.sysctls.get(sysctl.name())?;
-    let now: u64 = before.trim().parse().ok()?;
-    let after = now.saturating_mul(2).min(limit);
-    (after > now)
-        .then(|| ProposedChange::new(sysctl, Some(now.to_string()), after.to_string(), why))
+    let (now, after) = buffers::raised(context, sysctl, limit)?;
+    Some(ProposedChange::new(sysctl, Some(now.to_string()), after.to_string(), why))
 }

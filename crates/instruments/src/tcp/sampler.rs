@@ -33,6 +33,9 @@ const RECEIVE: Duration = Duration::from_millis(50);
 /// During a reading, so many sockets between two looks.
 const SOCKETS_PER_LOOK: u32 = 8192;
 
+/// Priority of the thread (nice(2)): a tenth of the weight of other tasks.
+const NICE: i32 = 10;
+
 impl Sampler {
     /// Reads the sockets once, and from then on again and again; and the ends of connections from a ring, if there is
     /// one.
@@ -53,7 +56,11 @@ impl Sampler {
         let (theirs, step, limit) = (Arc::clone(&shared), options.step, options.limit);
         let thread = std::thread::Builder::new()
             .name("tcp-sampler".to_owned())
-            .spawn(move || theirs.run(step, limit, ring.as_ref()))
+            .spawn(move || {
+                // Packets and their readers come first. Without the permission it runs as all others do.
+                let _ = rustix::process::setpriority_process(None, NICE);
+                theirs.run(step, limit, ring.as_ref());
+            })
             .map_err(|error| refused(&error))?;
         Ok(Self { shared, thread: Some(thread) })
     }

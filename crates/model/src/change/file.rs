@@ -154,6 +154,13 @@ impl TargetKind for SettingFile {
         self.irq().is_some()
     }
 
+    fn carries_over(&self) -> Option<&'static str> {
+        match self.of {
+            FileOf::Sysctl(sysctl) => sysctl.carries_over(),
+            _ => None,
+        }
+    }
+
     fn interface_of(&mut self) -> Option<InterfaceOf<'_>> {
         let (name, netns) = match &mut self.of {
             FileOf::Queue { nic, .. } | FileOf::Interface { nic, .. } => {

@@ -323,7 +323,9 @@ impl FileOf {
     pub fn is_of_namespace(&self) -> bool {
         match self {
             Self::Queue { .. } | Self::Interface { .. } => true,
-            Self::Sysctl(sysctl) => sysctl.name().starts_with("net."),
+            Self::Sysctl(sysctl) => {
+                sysctl.name().starts_with("net.") && !sysctl.is_of_initial_namespace()
+            }
             _ => false,
         }
     }

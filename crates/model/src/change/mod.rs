@@ -120,6 +120,11 @@ trait TargetKind: fmt::Display {
         None
     }
 
+    /// What a change of it leaves behind for a while when it is undone, if it does.
+    fn carries_over(&self) -> Option<&'static str> {
+        None
+    }
+
     /// What it belongs to: the interface, process or cgroup.
     fn owner(&self) -> String {
         String::new()
@@ -283,6 +288,11 @@ impl Target {
     /// Why it is not switched to and fro under traffic, if it is not.
     pub fn disrupts(&self) -> Option<&'static str> {
         self.its().disrupts()
+    }
+
+    /// What a change of it leaves behind for a while when it is undone, so that blocks with and without it cannot alternate.
+    pub fn carries_over(&self) -> Option<&'static str> {
+        self.its().carries_over()
     }
 
     /// What it belongs to: the interface, process or cgroup; empty for the whole host.

@@ -389,9 +389,10 @@ fn figures(diagnosis: &Diagnosis) -> Option<PacketFigures> {
     })
 }
 
-/// Packets above this are late: a millisecond, or p99 if that is longer.
+/// Packets above this are late: a millisecond, or p99 in milliseconds if that is longer.
 fn above(diagnosis: &Diagnosis) -> u64 {
-    figures(diagnosis).and_then(|it| it.p99_ns).unwrap_or(0).max(ABOVE_NS)
+    let p99_ns = figures(diagnosis).and_then(|it| it.p99_ns).unwrap_or(0);
+    p99_ns.max(ABOVE_NS).next_multiple_of(ABOVE_NS)
 }
 
 /// What is left, and whose it is.

@@ -14,6 +14,8 @@ use std::time::Duration;
 const BEYOND: f64 = 5.0;
 /// Blocks are not lengthened beyond this for a percentile of packets, unless it was asked for.
 const BLOCK_MAX: Duration = Duration::from_secs(5);
+/// How long a lost packet counts as waiting: a host that loses those that would have to wait is not faster for it.
+const LOST_NS: f64 = 1e10;
 /// More CPU time than this share of before is a cost that no latency is worth.
 const MORE_CPU: f64 = 0.25;
 /// Fewer packets than this share of before are harm.
@@ -22,13 +24,23 @@ const FEWER_PACKETS: f64 = 0.05;
 /// What a trial compares.
 #[derive(Debug, Clone)]
 pub enum Compared {
-    /// Whole packets: p50, p99, the share above a limit in nanoseconds, and those lost.
+    /// Whole packets: p50, p99, the share above a limit in nanoseconds, and those lost. A median that rises by
+    /// less than a hundredth of the limit is no harm: a reader whose CPU is sometimes idle waits until it wakes.
     Packets {
         /// The limit.
         above_ns: u64,
     },
     /// One metric, and lost packets.
     Metric(Metric),
+}
+
+/// What a plan does that matters to what is compared.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Plan {
+    /// It moves tasks, which may compute more where they go: CPU time is not compared.
+    pub(super) moves_tasks: bool,
+    /// It lets connections have more in flight: more packets are better.
+    pub(super) opens_windows: bool,
 }
 
 /// The figures, those that decide first.
@@ -49,8 +61,8 @@ enum Of {
 }
 
 impl Figures {
-    /// Those of a trial. CPU time is not compared if tasks are moved, which may compute more where they go.
-    pub(super) fn new(compared: &Compared, minimum_effect: f64, moves_tasks: bool) -> Self {
+    /// Those of a trial.
+    pub(super) fn new(compared: &Compared, minimum_effect: f64, plan: Plan) -> Self {
         let mut deciding = match compared {
             Compared::Packets { above_ns } => {
                 vec![Of::Percentile(0.5), Of::Percentile(0.99), Of::Above(*above_ns)]
@@ -58,9 +70,16 @@ impl Figures {
             Compared::Metric(metric) => vec![Of::Metric(metric.clone())],
         };
         deciding.push(Of::Lost);
+        if plan.opens_windows {
+            deciding.push(Of::Packets);
+        }
         let figure = |of: &Of, decides, minimum_effect| {
             let scale = if of.unit().is_ratio() { Scale::Ratio } else { Scale::Difference };
-            Figure { scale, decides, minimum_effect }
+            let harmless = match (of, compared) {
+                (Of::Percentile(0.5), Compared::Packets { above_ns }) => *above_ns as f64 / 100.0,
+                _ => 0.0,
+            };
+            Figure { scale, decides, minimum_effect, harmless }
         };
         let mut all: Vec<(Of, Figure)> = Vec::new();
         for of in deciding {
@@ -69,7 +88,11 @@ impl Figures {
         }
         let others = [(Of::Cpus, MORE_CPU), (Of::Packets, FEWER_PACKETS)];
         for (of, worse) in others {
-            if matches!(of, Of::Packets) || !moves_tasks {
+            let is_compared = match of {
+                Of::Cpus => !plan.moves_tasks,
+                _ => !plan.opens_windows,
+            };
+            if is_compared {
                 let figure = figure(&of, false, worse);
                 all.push((of, figure));
             }
@@ -90,7 +113,10 @@ impl Figures {
     ) -> Vec<Option<Comparison>> {
         let minimum_effect_percent = 100.0 * self.minimum_effect;
         let thresholds = Thresholds { minimum_effect_percent, ..Thresholds::default() };
-        let compare = |(of, _): &(Of, Figure)| {
+        let compare = |(of, figure): &(Of, Figure)| {
+            if !figure.decides {
+                return None;
+            }
             let side = |blocks: &[&MeasuredBlock]| -> Option<Vec<Block>> {
                 let block = |its: &&MeasuredBlock| {
                     Some(Block { observed: of.observed(its)?, ..its.block.clone() })
@@ -246,23 +272,30 @@ impl Of {
                 Some(Observed::Latencies { percentile: *percentile, buckets })
             }
             Self::Metric(_) => Some(measured.block.observed.clone()),
-            Self::Above(_) | Self::Lost | Self::Cpus | Self::Packets => None,
+            Self::Packets => Some(Observed::Ratio { sum: 1.0, count: measured.block.rate_per_s }),
+            Self::Above(_) | Self::Lost | Self::Cpus => None,
         }
     }
 
     fn value(&self, measured: &MeasuredBlock) -> Option<f64> {
-        let percentile = |buckets: &Buckets, share: f64| {
-            let has_enough = count(buckets) * share.min(1.0 - share) >= BEYOND;
-            interpolated_ns(buckets, share).filter(|_| has_enough)
-        };
         match self {
-            Self::Percentile(share) => percentile(measured.latencies.as_ref()?, *share),
-            Self::Above(limit_ns) => share_above(measured.latencies.as_ref()?, *limit_ns),
+            Self::Percentile(share) => {
+                let buckets = measured.latencies.as_ref()?;
+                let all = count(buckets) / (1.0 - measured.block.lost).max(f64::MIN_POSITIVE);
+                let has_enough = all * share.min(1.0 - share) >= BEYOND;
+                percentile(buckets, measured.block.lost, *share).filter(|_| has_enough)
+            }
+            Self::Above(limit_ns) => {
+                share_above(measured.latencies.as_ref()?, measured.block.lost, *limit_ns)
+            }
             Self::Lost => Some(measured.lost_per_s),
             Self::Cpus => Some(measured.block.cpus_busy),
             Self::Packets => Some(1.0 / measured.block.rate_per_s),
             Self::Metric(_) => match &measured.block.observed {
-                Observed::Latencies { percentile: share, buckets } => percentile(buckets, *share),
+                Observed::Latencies { percentile: share, buckets } => {
+                    let has_enough = count(buckets) * share.min(1.0 - share) >= BEYOND;
+                    interpolated_ns(buckets, *share).filter(|_| has_enough)
+                }
                 Observed::Above { above, of } => (*of > 0).then(|| above / *of as f64),
                 Observed::Ratio { sum, count } => (*count > 0.0).then(|| sum / count),
             },
@@ -276,8 +309,8 @@ impl Of {
                 .then(|| side.iter().map(|its| of(its)).sum::<f64>() / side.len() as f64)
         };
         match self {
-            Self::Percentile(share) => interpolated_ns(&merged(side), *share),
-            Self::Above(limit_ns) => share_above(&merged(side), *limit_ns),
+            Self::Percentile(share) => percentile(&merged(side), lost_of(side), *share),
+            Self::Above(limit_ns) => share_above(&merged(side), lost_of(side), *limit_ns),
             Self::Lost => mean(|its| its.lost_per_s),
             Self::Cpus => mean(|its| its.block.cpus_busy),
             Self::Packets => mean(|its| its.block.rate_per_s),
@@ -289,9 +322,34 @@ impl Of {
     }
 }
 
-fn share_above(buckets: &Buckets, limit_ns: u64) -> Option<f64> {
+/// A percentile of packets of which a share was lost, and is not in the buckets.
+fn percentile(buckets: &Buckets, lost: f64, share: f64) -> Option<f64> {
+    let came = 1.0 - lost;
+    if buckets.is_empty() {
+        return None;
+    }
+    if share >= came {
+        return Some(LOST_NS);
+    }
+    interpolated_ns(buckets, share / came)
+}
+
+/// The share above a limit, with those lost.
+fn share_above(buckets: &Buckets, lost: f64, limit_ns: u64) -> Option<f64> {
     let packets = count(buckets);
-    (packets > 0.0).then(|| count_above(buckets, limit_ns as f64) / packets)
+    let above = |packets: f64| count_above(buckets, limit_ns as f64) / packets;
+    (packets > 0.0).then(|| lost + (1.0 - lost) * above(packets))
+}
+
+/// The share lost of all packets of these blocks.
+fn lost_of(side: &[&MeasuredBlock]) -> f64 {
+    let packets = |its: &&MeasuredBlock| its.latencies.as_ref().map_or(0.0, |all| count(all));
+    let came: f64 = side.iter().map(packets).sum();
+    let lost = |its: &&MeasuredBlock| {
+        packets(its) * its.block.lost / (1.0 - its.block.lost).max(f64::MIN_POSITIVE)
+    };
+    let lost: f64 = side.iter().map(lost).sum();
+    if came > 0.0 { lost / (came + lost) } else { 0.0 }
 }
 
 /// The latencies of all these blocks.
@@ -320,7 +378,8 @@ mod tests {
     #[test]
     fn blocks_are_as_long_as_their_percentiles_need() {
         let block = Duration::from_millis(500);
-        let packets = Figures::new(&Compared::Packets { above_ns: 1_000_000 }, 0.05, false);
+        let packets =
+            Figures::new(&Compared::Packets { above_ns: 1_000_000 }, 0.05, Plan::default());
         let length = |packets_per_block| packets.long_enough(block, &measured(packets_per_block));
         assert_eq!(length(1_000), Ok(block));
         // 250 in 500 ms: p99 needs 500, and a quarter more.
@@ -328,7 +387,7 @@ mod tests {
         // p99 would take too long: p50 remains.
         assert_eq!(length(20), Ok(block));
         let metric = Compared::Metric("p99.9".parse().unwrap());
-        let asked = Figures::new(&metric, 0.05, false);
+        let asked = Figures::new(&metric, 0.05, Plan::default());
         assert_eq!(asked.long_enough(block, &measured(2_500)), Ok(Duration::from_millis(1_250)));
         let refused = asked.long_enough(block, &measured(250)).unwrap_err();
         assert!(
@@ -338,8 +397,25 @@ mod tests {
     }
 
     #[test]
+    fn lost_packets_are_late() {
+        let packets =
+            Figures::new(&Compared::Packets { above_ns: 1_000_000 }, 0.05, Plan::default());
+        let mut block = measured(1_000);
+        block.block.lost = 0.02;
+        let values = packets.of_block(&block);
+        assert!(values[0].is_some_and(|p50| p50 < 21_000.0), "{values:?}");
+        assert_eq!((values[1], values[2]), (Some(LOST_NS), Some(0.02)));
+        let (full, half) = (measured(1_000), [(false, block)]);
+        assert!(packets.of_block(&full)[1].is_some_and(|p99| p99 < 21_000.0));
+        let none = Effect { estimate: None, interval: None, wealth: [1.0; 2] };
+        let found = packets.report(&half, &[none; 6]);
+        assert_eq!((found[1].without, found[1].with), (Some(LOST_NS), None));
+        assert!(found[2].without.is_some_and(|above| (above - 0.02).abs() < 1e-9));
+    }
+
+    #[test]
     fn each_figure_has_a_value_and_rates_are_compared_by_their_inverse() {
-        let packets = Figures::new(&Compared::Packets { above_ns: 1_000 }, 0.05, false);
+        let packets = Figures::new(&Compared::Packets { above_ns: 1_000 }, 0.05, Plan::default());
         let values = packets.of_block(&measured(1_000));
         let [Some(p50), Some(p99), Some(above), Some(lost), Some(cpus), Some(rate)] = values[..]
         else {
@@ -356,7 +432,11 @@ mod tests {
             (Some(100.0), Some(2.0), Some([1.25, 2.5]))
         );
         // Tasks that are moved may compute more.
-        let moved = Figures::new(&Compared::Packets { above_ns: 1_000 }, 0.05, true);
+        let moved = Figures::new(
+            &Compared::Packets { above_ns: 1_000 },
+            0.05,
+            Plan { moves_tasks: true, ..Plan::default() },
+        );
         assert!(moved.report(&blocks, &[effect; 5]).iter().all(|its| its.name != "cpus_busy"));
     }
 }

@@ -17,7 +17,7 @@ use crate::guardian::Asker;
 use crate::interrupt::Interrupt;
 use crate::session::Progress;
 use anyhow::bail;
-use figures::Figures;
+use figures::{Figures, Plan};
 use nearpath_host::Root;
 use nearpath_model::{Harm, Hops, Step, TRIAL_SCHEMA, Target, TrialDesign, TrialReport, Verdict};
 use nearpath_trial::experiment::{self, Once};
@@ -90,19 +90,23 @@ impl Bench<'_> {
             ))
             .into());
         }
-        let disrupts = steps.iter().find_map(|step| {
-            let reason = step.change.target.disrupts()?;
+        let carries_over = |step: &Step| step.change.target.carries_over();
+        let once = steps.iter().find_map(|step| {
+            let reason = step.change.target.disrupts().or_else(|| carries_over(step))?;
             Some(format!("{} is applied once: {reason}", step.change.target))
         });
-        if let Some(reason) = &disrupts {
+        if let Some(reason) = &once {
             say(&format!("{reason}; drift is not cancelled out"));
         }
-        let moves_tasks = steps.iter().any(|step| matches!(step.change.target, Target::Thread(_)));
+        let plan = Plan {
+            moves_tasks: steps.iter().any(|step| matches!(step.change.target, Target::Thread(_))),
+            opens_windows: steps.iter().any(|step| carries_over(step).is_some()),
+        };
         let TrialConfig { minimum_effect, settling, .. } = self.config;
-        let figures = Figures::new(&self.config.compared, minimum_effect, moves_tasks);
+        let figures = Figures::new(&self.config.compared, minimum_effect, plan);
         let (seed, began) = (experiment::seed(), Instant::now());
         let mut switched = Switched::new(self, steps, figures);
-        let found = match disrupts {
+        let found = match once {
             None => switched.alternately(seed),
             Some(_) => switched.once(),
         };
@@ -118,7 +122,7 @@ impl Bench<'_> {
             }
         };
         let design = TrialDesign {
-            alternating: disrupts.is_none(),
+            alternating: once.is_none(),
             blocks: switched.count(),
             seed,
             block_s: switched.block_time().as_secs_f64(),

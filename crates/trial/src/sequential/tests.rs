@@ -8,7 +8,12 @@ const SCALES: [Scale; 4] = [Scale::Ratio, Scale::Ratio, Scale::Difference, Scale
 const MINIMUM_EFFECT: f64 = 0.05;
 
 fn trial_of(scales: &[Scale], seed: u64) -> Sequential {
-    let figure = |&scale: &Scale| Figure { scale, decides: true, minimum_effect: MINIMUM_EFFECT };
+    let figure = |&scale: &Scale| Figure {
+        scale,
+        decides: true,
+        minimum_effect: MINIMUM_EFFECT,
+        harmless: 0.0,
+    };
     Sequential::new(&scales.iter().map(figure).collect::<Vec<_>>(), seed, 1)
 }
 
@@ -340,7 +345,12 @@ fn intervals_contain_the_effect_at_all_looks_and_shrink_to_it() {
 
 #[test]
 fn a_figure_that_does_not_decide_makes_nothing_better_but_can_be_worse() {
-    let latency = |decides, minimum_effect| Figure { scale: Scale::Ratio, decides, minimum_effect };
+    let latency = |decides, minimum_effect| Figure {
+        scale: Scale::Ratio,
+        decides,
+        minimum_effect,
+        harmless: 0.0,
+    };
     let decide = |effects: [f64; 2]| {
         let mut trial = Sequential::new(&[latency(true, 0.05), latency(false, 0.25)], 1, 1);
         for pair in 0..30 {
@@ -358,7 +368,25 @@ fn a_figure_that_does_not_decide_makes_nothing_better_but_can_be_worse() {
 
 #[test]
 fn trials_share_the_probability_of_a_false_verdict() {
-    let figure = Figure { scale: Scale::Ratio, decides: true, minimum_effect: 0.05 };
+    let figure = Figure { scale: Scale::Ratio, decides: true, minimum_effect: 0.05, harmless: 0.0 };
     let of = |trials| Sequential::new(&[figure], 1, trials).threshold();
     assert!((of(5) / of(1) - 5.0).abs() < 1e-9 && (of(0) - of(1)).abs() < 1e-9);
+}
+
+#[test]
+fn an_increase_that_is_harmless_does_not_prevent_better() {
+    let latency =
+        |harmless| Figure { scale: Scale::Ratio, decides: true, minimum_effect: 0.05, harmless };
+    // p50 and p99 of a reader whose CPU was never idle, in microseconds.
+    let decide = |harmless| {
+        let mut trial = Sequential::new(&[latency(harmless), latency(0.0)], 1, 1);
+        for pair in 0..20 {
+            let level = 1.0 + 0.01 * f64::from(pair % 3);
+            trial.add(&[Some(36.0 * level), Some(5_000.0)], &[Some(50.0 * level), Some(1_400.0)]);
+        }
+        trial.decision()
+    };
+    assert_eq!(decide(0.0), Decision::Worse);
+    assert_eq!(decide(10.0), Decision::Worse);
+    assert_eq!(decide(36.0), Decision::Better);
 }

@@ -8,7 +8,7 @@ use super::offline::{is_stored, possible_of};
 use crate::TuneError;
 use crate::hotplug::{CpuEvents, cpus_now, online};
 use crate::setting::{Possible, Setting};
-use nearpath_host::{Root, current_netns, serve_same_queue};
+use nearpath_host::{Root, current_netns, in_initial_netns, serve_same_queue};
 use nearpath_model::{FileOf, Form, IrqNumber, NicIrq, OnlineCpus, QueueFile, SettingFile};
 use rustix::fs::{
     CWD, FsWord, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, openat, openat2,
@@ -151,15 +151,19 @@ impl Files {
         } else {
             (&self.sysfs, path.strip_prefix("/sys/").ok_or(Errno::NOENT)?)
         };
-        let base = base.as_ref().map_err(|errno| *errno)?;
-        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let within = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
-        loop {
-            match openat2(base, rest, flags, Mode::empty(), within) {
-                // A rename elsewhere in the tree made the kernel unsure (openat2(2)).
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                other => return other,
-            }
+        open_below(base.as_ref().map_err(|errno| *errno)?, rest, flags)
+    }
+}
+
+/// Opens a file below the root of a tree.
+fn open_below(base: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let within = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match openat2(base, path, flags, Mode::empty(), within) {
+            // A rename elsewhere in the tree made the kernel unsure (openat2(2)).
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
         }
     }
 }
@@ -258,7 +262,7 @@ impl Setting for FileSetting<'_> {
         {
             return Ok(None);
         }
-        let opened = match self.files.open(path, OFlags::RDONLY) {
+        let opened = match self.open(OFlags::RDONLY) {
             Ok(opened) => opened,
             Err(Errno::NOENT | Errno::NODEV) => return Ok(None),
             Err(errno) => return Err(refusal(step(), &self.file.of, errno)),
@@ -275,7 +279,7 @@ impl Setting for FileSetting<'_> {
     fn write(&self, value: &str) -> Result<(), TuneError> {
         let path = &self.path;
         let step = || format!("writing {value:?} to {path}");
-        let opened = self.files.open(path, OFlags::WRONLY | OFlags::TRUNC);
+        let opened = self.open(OFlags::WRONLY | OFlags::TRUNC);
         let mut file = File::from(opened.map_err(|errno| refusal(step(), &self.file.of, errno))?);
         let value_written = self.form.written(value);
         // In one write: the kernel takes each write as the whole value.
@@ -294,6 +298,23 @@ impl Setting for FileSetting<'_> {
 }
 
 impl FileSetting<'_> {
+    /// Opens the file. A sysctl of the whole kernel is opened from the initial network namespace: `/proc/sys/net` is that of
+    /// whoever opens it.
+    fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let opened = self.files.open(&self.path, flags);
+        let is_global =
+            matches!(self.file.of, FileOf::Sysctl(sysctl) if sysctl.is_of_initial_namespace());
+        let (Err(errno @ (Errno::NOENT | Errno::ACCESS | Errno::PERM)), true) =
+            (&opened, is_global)
+        else {
+            return opened;
+        };
+        let proc = self.files.proc.as_ref().map_err(|errno| *errno)?;
+        let path = self.path.trim_start_matches("/proc/");
+        let there = in_initial_netns(|_| open_below(proc, path, flags));
+        there.unwrap_or(Err(*errno))
+    }
+
     /// What happened to CPUs since the file was changed; `None` if it does not set CPUs.
     fn events(&self) -> Option<CpuEvents> {
         if !matches!(self.form, Form::CpuList | Form::CpuMask) {

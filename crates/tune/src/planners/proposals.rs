@@ -19,7 +19,7 @@ pub(super) const PLANNER: Planner = Planner {
 };
 
 /// Kinds of settings that no other planner decides about, or only for some of them.
-const UNPLANNED: [&str; 2] = ["irq_affinity", "feature"];
+const UNPLANNED: [&str; 3] = ["irq_affinity", "feature", "tx_queue_len"];
 
 fn run(situation: &Situation<'_>, draft: &mut Draft) {
     for finding in situation.findings.iter().filter(|it| it.severity >= Severity::Warning) {
@@ -65,7 +65,7 @@ fn plan(
         Proposal::Setting(target) if !UNPLANNED.contains(&target.kind()) => {
             Err("it does not suit the goal, or the other changes".to_owned())
         }
-        Proposal::Setting(target) => setting(situation.host, draft, finding, change, target),
+        Proposal::Setting(target) => setting(situation, draft, finding, change, target),
         Proposal::Affinity { pid, tid } => {
             let named = situation.request.named.iter().find(|process| process.pid == *pid);
             let process = named.ok_or("its threads are unknown, or it has ended")?;
@@ -80,15 +80,23 @@ fn plan(
 }
 
 fn setting(
-    host: &Host,
+    situation: &Situation<'_>,
     draft: &mut Draft,
     finding: &Finding,
     change: &ProposedChange,
     target: &Target,
 ) -> Result<(), String> {
-    let before = change.before.clone().or_else(|| affinity_of_irq(host, target));
+    let before = change
+        .before
+        .clone()
+        .or_else(|| affinity_of_irq(situation.host, target))
+        .or_else(|| number_of(situation, target));
     let before = typed(target, &before.ok_or("its value is unknown")?)?;
     let after = typed(target, &change.after)?;
+    let number = |value: &Value| value.text().and_then(|text| text.parse::<u64>().ok());
+    if change.before.is_none() && number(&before) >= number(&after) && number(&after).is_some() {
+        return Err(format!("it is {} already", before.to_plan()));
+    }
     if before != after {
         draft.add(DraftChange {
             id: target.to_string(),
@@ -109,6 +117,12 @@ fn affinity_of_irq(host: &Host, target: &Target) -> Option<Value> {
     Some(irq.affinity.as_ref()?.to_string().into())
 }
 
+/// The number in a file of an interface, which facts do not have.
+fn number_of(situation: &Situation<'_>, target: &Target) -> Option<Value> {
+    let Target::File(file) = target else { return None };
+    Some(situation.request.system.number(file)?.to_string().into())
+}
+
 fn typed(target: &Target, value: &Value) -> Result<Value, String> {
     let text = value.to_plan();
     Value::parse(target, &text).ok_or_else(|| format!("{text:?} is not a value of it"))
@@ -124,6 +138,9 @@ fn affinity(
 ) -> Result<(), String> {
     let list = change.after.text().unwrap_or_default();
     let after = CpuSet::from_list(list).map_err(|error| error.to_string())?;
+    if process.threads.iter().any(|its| its.thread.tid == 1) {
+        return Err("it is a thread of process 1".to_owned());
+    }
     let chosen = process.threads.iter().filter(|its| tid.is_none_or(|tid| its.thread.tid == tid));
     let mut moved = 0;
     for worker in chosen.filter(|worker| !worker.cpus.is_subset(&after)) {

@@ -5,6 +5,9 @@ use super::units::{self, digits, printable};
 use super::{heading, line};
 use nearpath_model::{FigureUnit, Hops, Moved, Tail, TrialFigure, TrialReport, Verdict};
 
+/// What a percentile is that falls on lost packets.
+const LOST_NS: f64 = 1e10;
+
 /// A trial.
 pub fn trial(report: &TrialReport) -> String {
     let mut out = String::new();
@@ -105,6 +108,7 @@ fn name(figure: &TrialFigure) -> String {
 fn shown(value: f64, unit: FigureUnit) -> String {
     match unit {
         _ if !value.is_finite() => "unknown".to_owned(),
+        FigureUnit::Ns if value >= LOST_NS => "lost".to_owned(),
         FigureUnit::Ns => latency(value),
         FigureUnit::Share => units::percent(value),
         FigureUnit::LostPerS | FigureUnit::PacketsPerS => rate(value),
