@@ -43,6 +43,7 @@ struct Worst {
     metric: f64,
     lowest_rate: f64,
     shares: [f64; 3],
+    least_lost: f64,
 }
 
 impl HarmWatch {
@@ -59,8 +60,10 @@ impl HarmWatch {
         }
         let metric = own(&block.observed).unwrap_or(0.0);
         let shares = [block.lost, block.errors, block.drops];
-        let worst =
-            self.worst.get_or_insert(Worst { metric, lowest_rate: block.rate_per_s, shares });
+        let first =
+            Worst { metric, lowest_rate: block.rate_per_s, shares, least_lost: block.lost };
+        let worst = self.worst.get_or_insert(first);
+        worst.least_lost = worst.least_lost.min(block.lost);
         worst.metric = worst.metric.max(metric);
         worst.lowest_rate = worst.lowest_rate.min(block.rate_per_s);
         worst.shares.iter_mut().zip(shares).for_each(|(worst, share)| *worst = worst.max(share));
@@ -110,7 +113,10 @@ impl Worst {
         // Without a value of the metric there were no packets, which the rate shows.
         let times = own(&block.observed).map_or(1.0, |value| value / self.metric);
         let fewer = block.rate_per_s / self.lowest_rate;
-        ([times, fewer], [self.metric > 0.0 && times > FAR_WORSE, fewer < FAR_FEWER])
+        // What was lost before may come now, and wait.
+        let loses_less = self.least_lost > MANY && block.lost < self.least_lost / FAR_MORE;
+        let is_slower = self.metric > 0.0 && times > FAR_WORSE && !loses_less;
+        ([times, fewer], [is_slower, fewer < FAR_FEWER])
     }
 }
 
@@ -156,6 +162,19 @@ mod tests {
         assert!(watch.is_relieved(&block(300.0)) && !watch.is_relieved(&block(301.0)));
         assert!(!watch.is_relieved(&Block { rate_per_s: 499.0, ..block(100.0) }));
         assert_eq!(watch.look(&block(450.0), true), None, "it begins to count again");
+    }
+
+    #[test]
+    fn packets_that_are_no_longer_lost_may_wait() {
+        let mut watch = HarmWatch::default();
+        for lost in [0.6, 0.7] {
+            watch.look(&Block { lost, ..block(100.0) }, false);
+        }
+        for _ in 0..4 {
+            assert_eq!(watch.look(&Block { lost: 0.01, ..block(500.0) }, true), None);
+        }
+        assert_eq!(watch.look(&Block { lost: 0.5, ..block(500.0) }, true), None);
+        suspicion(watch.look(&Block { lost: 0.5, ..block(500.0) }, true));
     }
 
     #[test]
