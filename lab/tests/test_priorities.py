@@ -248,9 +248,7 @@ def test_a_trial_of_a_priority_ends_with_a_verdict(host: Host) -> None:
     words = ["tap0", host.machine.mac(0), host.machine.address(0), "1000000", "150"]
     sender = host.peer.start(["python3", "-c", SENDER, *words, json.dumps({"-": (None, 0), "E": (None, 46)})])
     before = state(host)
-    asked = (
-        "--nic nic0 --priority dscp46:3 --only nic0/xdp --port 9 --metric mean --try-for 30s --warm-up 1s"
-    )
+    asked = "--nic nic0 --priority dscp46:3 --only nic0/xdp --port 9 --metric mean --try-for 30s --warm-up 1s"
     report = json.loads(host.check(f"nearpath tune try {asked} --json", timeout_s=900))
     sender.kill()
     sender.communicate()

@@ -60,8 +60,7 @@ impl HarmWatch {
         }
         let metric = own(&block.observed).unwrap_or(0.0);
         let shares = [block.lost, block.errors, block.drops];
-        let first =
-            Worst { metric, lowest_rate: block.rate_per_s, shares, least_lost: block.lost };
+        let first = Worst { metric, lowest_rate: block.rate_per_s, shares, least_lost: block.lost };
         let worst = self.worst.get_or_insert(first);
         worst.least_lost = worst.least_lost.min(block.lost);
         worst.metric = worst.metric.max(metric);
