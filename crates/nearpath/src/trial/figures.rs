@@ -18,6 +18,10 @@ const BLOCK_MAX: Duration = Duration::from_secs(5);
 const LOST_NS: f64 = 1e10;
 /// More CPU time than this share of before is a cost that no latency is worth.
 const MORE_CPU: f64 = 0.25;
+/// More than so many CPUs, on an idle host.
+const LITTLE_CPU: f64 = 0.1;
+/// From this share of packets lost, CPU time is not compared.
+const MANY_LOST: f64 = 0.01;
 /// Fewer packets than this share of before are harm.
 const FEWER_PACKETS: f64 = 0.05;
 
@@ -77,6 +81,7 @@ impl Figures {
             let scale = if of.unit().is_ratio() { Scale::Ratio } else { Scale::Difference };
             let harmless = match (of, compared) {
                 (Of::Percentile(0.5), Compared::Packets { above_ns }) => *above_ns as f64 / 100.0,
+                (Of::Cpus, _) => LITTLE_CPU,
                 _ => 0.0,
             };
             Figure { scale, decides, minimum_effect, harmless }
@@ -289,7 +294,10 @@ impl Of {
                 share_above(measured.latencies.as_ref()?, measured.block.lost, *limit_ns)
             }
             Self::Lost => Some(measured.lost_per_s),
-            Self::Cpus => Some(measured.block.cpus_busy),
+            // Packets that are lost cost less than those that come.
+            Self::Cpus => {
+                Some(measured.block.cpus_busy).filter(|_| measured.block.lost < MANY_LOST)
+            }
             Self::Packets => Some(1.0 / measured.block.rate_per_s),
             Self::Metric(_) => match &measured.block.observed {
                 Observed::Latencies { percentile: share, buckets } => {

@@ -121,7 +121,7 @@ fn shown(value: f64, unit: FigureUnit) -> String {
 fn effect(effect: f64, unit: FigureUnit) -> String {
     match unit {
         FigureUnit::Share => units::signed_percentage(100.0 * effect),
-        FigureUnit::LostPerS if effect == 0.0 => rate(0.0),
+        FigureUnit::LostPerS if effect.abs() < 0.001 => rate(0.0),
         FigureUnit::LostPerS => {
             format!("{}{}", if effect < 0.0 { "-" } else { "+" }, rate(effect.abs()))
         }

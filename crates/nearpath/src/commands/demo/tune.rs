@@ -18,7 +18,7 @@ use nearpath_diagnose::diagnose;
 use nearpath_host::{NetnsRef, Root, Wanted, current_netns, in_netns};
 use nearpath_instruments::Filter;
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_model::{Measurement, Plan, TrialReport};
+use nearpath_model::{Measurement, Plan, Sysctl, Target, TrialReport};
 use nearpath_trial::live::{Figure, Metric};
 use nearpath_tune::planners::{Request, Traffic, Worker, plan, workloads};
 use nearpath_tune::{Executor, Journal, Live, change_status, settings, steering};
@@ -122,7 +122,9 @@ impl TuneArguments {
         let request = Request { nics, traffic, ..Request::default() };
         let workloads = workloads(root, &[demo.server_pid()])?;
         let (boot, netns) = (Some(steering::boot(root)?), current_netns(root).inode);
-        let plan = plan(&host, &findings, &request, &workloads, boot, netns)?;
+        let mut plan = plan(&host, &findings, &request, &workloads, boot, netns)?;
+        // What is of the whole kernel is not the demonstration's to change.
+        plan.changes.retain(|change| !is_of_kernel(&change.target));
         Ok(TuneDemo::new(&measured, findings, plan))
     }
 
@@ -199,6 +201,12 @@ fn all_settings(root: &Root, server: u32) -> anyhow::Result<BTreeMap<String, Vec
         all.extend(workload.threads.into_iter().map(of_thread));
     }
     Ok(all)
+}
+
+/// Whether it is a sysctl that no network namespace has for itself.
+fn is_of_kernel(target: &Target) -> bool {
+    let Target::File(file) = target else { return false };
+    file.sysctl().is_some_and(Sysctl::is_of_initial_namespace)
 }
 
 /// Names of settings that differ or are missing.
