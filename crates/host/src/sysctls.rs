@@ -139,12 +139,14 @@ fn value(root: &Root, name: &str, moved: Option<&str>) -> Result<String, ReadErr
         Err(error) if error.absent => error,
         value => return value,
     };
-    let is_global = Sysctl::parse(name).is_some_and(Sysctl::is_of_initial_namespace);
-    if is_global
-        && root.is_live()
-        && let Some(Ok(value)) = in_initial_netns(|root| root.text(&path(name)))
-    {
-        return Ok(value);
+    if Sysctl::parse(name).is_some_and(Sysctl::is_of_initial_namespace) {
+        let ask = || {
+            let there = in_initial_netns(|root| root.text(&path(name)));
+            there.unwrap_or_else(|| Err(error.clone()))
+        };
+        if let Ok(value) = root.answer(&format!("sysctl/{name}"), ask) {
+            return Ok(value);
+        }
     }
     if let Some(moved) = moved {
         return root.text(&format!("{SCHED_DEBUG}/{moved}")).map_err(|debug| ReadError {

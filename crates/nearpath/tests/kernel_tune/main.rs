@@ -8,6 +8,7 @@ mod journal;
 mod killer;
 mod pending;
 mod threads;
+mod whole_kernel;
 
 use killer::{End, failing_at, killed_at, require_failing, require_ptrace};
 use nearpath_host::{Root, current_netns};
