@@ -2,10 +2,11 @@
 //!
 //! Input: the findings of all checks, ranked. A finding whose check names another in [`Check::explained_by`], and that is
 //! about the same CPU, interface or span, becomes a symptom of that finding: it is kept whole in
-//! [`Finding::symptoms`], and its changes that the cause lacks are added. A cause is as severe as its worst symptom.
+//! [`Finding::symptoms`], and its changes that the cause lacks are added. A cause is as severe as its worst symptom, unless
+//! the cause is nearpath itself: the symptom ends with the measurement, too.
 
 use crate::Check;
-use nearpath_model::Finding;
+use nearpath_model::{Finding, Whose};
 
 /// Puts symptoms under their causes; the order of what is left stays.
 pub(crate) fn merge(findings: Vec<Finding>, checks: &[Check]) -> Vec<Finding> {
@@ -36,7 +37,9 @@ fn is_about_the_same(a: &Finding, b: &Finding) -> bool {
 }
 
 fn absorb(cause: &mut Finding, mut symptom: Finding) {
-    cause.severity = cause.severity.max(symptom.severity);
+    if cause.whose != Whose::Nearpath {
+        cause.severity = cause.severity.max(symptom.severity);
+    }
     for change in &symptom.changes {
         // What the cause does with a setting goes before what its symptom would do with it.
         if cause.changes.iter().all(|own| own.target != change.target) {
@@ -87,6 +90,15 @@ mod tests {
         assert_eq!(cause.severity, Severity::Critical);
         assert_eq!(cause.symptoms.len(), 2);
         assert_eq!(cause.changes, [change(Sysctl::BusyPoll, "9"), change(Sysctl::BusyRead, "2")]);
+    }
+
+    #[test]
+    fn what_nearpath_causes_is_no_problem_of_the_host() {
+        let checks = [check("cause", &[]), check("effect", &["cause"])];
+        let observer = finding("cause", Severity::Info, 1).of(Whose::Nearpath);
+        let merged = merge(vec![finding("effect", Severity::Critical, 1), observer], &checks);
+        let [cause] = merged.as_slice() else { panic!("{merged:?}") };
+        assert_eq!((cause.severity, cause.symptoms.len()), (Severity::Info, 1));
     }
 
     #[test]

@@ -99,6 +99,8 @@ pub enum Whose {
     Quota,
     /// The owner of a shaper or a queueing discipline.
     Shaper,
+    /// nearpath: it takes most of that time itself, and only while it measures.
+    Nearpath,
 }
 
 impl Whose {

@@ -64,7 +64,7 @@ pub struct Attempt {
     pub reason: Option<String>,
     /// Whether they stay.
     pub kept: bool,
-    /// Number of blocks on each side.
+    /// Number of blocks with the changes.
     pub blocks: usize,
     /// How long it took, in seconds.
     pub seconds: f64,

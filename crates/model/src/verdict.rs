@@ -248,6 +248,10 @@ pub struct TrialFigure {
     pub ci95: Option<[f64; 2]>,
 }
 
+/// How long a lost packet counts as waiting in percentiles, in nanoseconds: a host that loses packets that would otherwise wait
+/// is not faster for it.
+pub const LOST_NS: f64 = 1e10;
+
 /// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -278,7 +282,7 @@ impl FigureUnit {
 pub struct TrialDesign {
     /// Whether it was applied and undone alternately; otherwise applied once, because it interrupts traffic.
     pub alternating: bool,
-    /// Number of blocks on each side.
+    /// Number of blocks with the plan. There are as many without it, and two more before the first if they alternate.
     pub blocks: usize,
     /// The order of blocks is reproducible with it.
     pub seed: u64,

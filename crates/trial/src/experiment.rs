@@ -43,7 +43,7 @@ pub fn seed() -> u64 {
     fastrand::u64(..1 << 32)
 }
 
-/// Runs pairs of blocks until they decide, or `goes_on`, which is called after each pair, is false. The change is off at the
+/// Runs pairs of blocks until they decide, or `continue_while`, which is called after each pair, is false. The change is off at the
 /// end. Returns the harm that stopped it.
 ///
 /// # Errors
@@ -51,7 +51,7 @@ pub fn seed() -> u64 {
 pub fn run<E: Experiment>(
     experiment: &mut E,
     sequential: &mut Sequential,
-    mut goes_on: impl FnMut(&Sequential) -> bool,
+    mut continue_while: impl FnMut(&Sequential) -> bool,
 ) -> Result<Option<Harm>, E::Error> {
     let mut watch = HarmWatch::default();
     experiment.set(false)?;
@@ -89,7 +89,7 @@ pub fn run<E: Experiment>(
         }
         let [without, with] = &found;
         sequential.add(without, with);
-        if !goes_on(sequential) {
+        if !continue_while(sequential) {
             break;
         }
     }

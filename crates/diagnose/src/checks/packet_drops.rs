@@ -127,7 +127,7 @@ const RULES: [Rule; 15] = [
     rule(
         "FULL_RING",
         false,
-        "Whoever reads from the device does not keep up: a virtual machine, a VPN. A longer ring holds bursts.",
+        "The reader of the device does not keep up: a virtual machine, a VPN. A longer ring holds bursts.",
     ),
     rule("", false, "nearpath measure drops lists them by function, device and flow."),
 ];

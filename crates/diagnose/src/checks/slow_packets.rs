@@ -149,6 +149,8 @@ const CROWDS: [ShareKind; 5] =
 const MOST_PORTS: usize = 64;
 /// Those of a crowd that are named.
 const NAMED: usize = 3;
+/// From this share of the slow packets' time on, what nearpath took explains their other symptoms.
+const MOST: f64 = 0.5;
 /// Tasks of a program that are moved.
 const MOST_MOVED: usize = 16;
 
@@ -229,7 +231,10 @@ fn finding(
     };
     let seconds = cause.ns as f64 / 1e9 / observed_s.max(f64::MIN_POSITIVE);
     let mut finding = Finding::new(severity, title)
-        .of(whose(cause.share, is_reader))
+        .of(match is_nearpath && share >= MOST {
+            true => Whose::Nearpath,
+            false => whose(cause.share, is_reader),
+        })
         .share(Some(share), "the time of slow packets")
         .evidence(format!(
             "{} of the {} that {} took: {} {doing}.",

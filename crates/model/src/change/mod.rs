@@ -115,12 +115,12 @@ trait TargetKind: fmt::Display {
         false
     }
 
-    /// Why it is not switched to and fro under traffic, if it is not.
+    /// Why it is not toggled under traffic; `None` if it may be.
     fn disrupts(&self) -> Option<&'static str> {
         None
     }
 
-    /// What a change of it leaves behind for a while when it is undone, if it does.
+    /// What an undo of a change leaves in effect for a while: a reason to apply it only once in a trial.
     fn carries_over(&self) -> Option<&'static str> {
         None
     }
@@ -285,12 +285,13 @@ impl Target {
         self.its().takes_reboot()
     }
 
-    /// Why it is not switched to and fro under traffic, if it is not.
+    /// Why it is not toggled under traffic; `None` if it may be.
     pub fn disrupts(&self) -> Option<&'static str> {
         self.its().disrupts()
     }
 
-    /// What a change of it leaves behind for a while when it is undone, so that blocks with and without it cannot alternate.
+    /// What an undo of a change leaves in effect for a while, so that blocks with and without it cannot alternate; `None` if
+    /// nothing.
     pub fn carries_over(&self) -> Option<&'static str> {
         self.its().carries_over()
     }

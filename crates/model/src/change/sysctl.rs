@@ -44,7 +44,7 @@ files! {
 
 impl Sysctl {
     /// Whether it is one for the whole kernel although it is below `net`: other network namespaces do not show it
-    /// (`net_core_table` of net/core/sysctl_net_core.c), or show it without letting anybody write it (`netns_core_table`
+    /// (`net_core_table` of net/core/sysctl_net_core.c), or show it read-only (`netns_core_table`
     /// there, `nf_conntrack_standalone_init_sysctl`).
     pub fn is_of_initial_namespace(self) -> bool {
         matches!(
@@ -65,14 +65,14 @@ impl Sysctl {
         )
     }
 
-    /// Why it is not switched to and fro in a trial although nothing is interrupted; `None` if it is.
+    /// Why a trial applies a change of it only once although no traffic is interrupted; `None` if it is toggled.
     pub fn carries_over(self) -> Option<&'static str> {
         let has_grown = matches!(self, Self::TcpRmem | Self::TcpWmem | Self::TcpModerateRcvbuf);
         has_grown.then_some("open connections keep the buffers that they have grown to")
     }
 
-    /// The default of current kernels, for those whose default does not depend on the machine: what is below it was made
-    /// smaller by somebody. (`sysctl_rmem_default` and others of net/core/sock.c, SOMAXCONN of include/linux/socket.h,
+    /// The default of current kernels, for those whose default does not depend on the machine. A smaller value was
+    /// configured. (`sysctl_rmem_default` and others of net/core/sock.c, SOMAXCONN of include/linux/socket.h,
     /// net/core/dev.c; `tcp_max_syn_backlog` is 4096 from some gigabytes of memory, `tcp_init` of net/ipv4/tcp.c.)
     pub fn kernel_default(self) -> Option<u64> {
         Some(match self {

@@ -35,9 +35,9 @@ the lost packets improve and none of these gets worse. Then measures again, and 
 left. Ends with one screen: packets before and after, what was kept and how to undo it, what did not
 help, and what is left and whose it is.
 
-What moves tasks of others or interrupts traffic (numbers of channels, rings) is asked for on a
-terminal, and needs --yes elsewhere. On Ctrl-C, a lost connection or a kill the host keeps what was proved until
-then, and nothing else. Requires root.
+Changes that move other tasks or interrupt traffic (numbers of channels, rings) need a yes on the
+terminal, or --yes. On Ctrl-C, a lost connection or a kill, the host keeps the changes that were
+proved until then, and no others. Requires root.
 
 EXAMPLES
   nearpath fix                        this machine
@@ -49,6 +49,7 @@ EXAMPLES
 const ROUNDS: usize = 16;
 /// Time for the host to settle after a switch: what lasts longer makes an effect smaller, not wrong.
 const SETTLING: Duration = Duration::from_millis(300);
+
 /// Arguments of `fix`.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER_HELP, mut_arg("max_overhead", |arg| arg.default_value("20%")))]
@@ -56,7 +57,7 @@ pub struct Fix {
     /// Show what would be tried, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Also move tasks of others and make changes that interrupt traffic, without asking
+    /// Also move other tasks and make changes that interrupt traffic, without asking
     #[arg(short, long, conflicts_with = "dry_run")]
     yes: bool,
     /// Try one finding's changes for at most this time

@@ -3,7 +3,7 @@
 
 use super::switched::MeasuredBlock;
 use nearpath_model::histogram::{count, count_above, interpolated_ns};
-use nearpath_model::{Block, Comparison, FigureUnit, Observed, Thresholds, TrialFigure};
+use nearpath_model::{Block, Comparison, FigureUnit, LOST_NS, Observed, Thresholds, TrialFigure};
 use nearpath_trial::comparison::{Buckets, Pool, compare_once};
 use nearpath_trial::live::{Figure as Statistic, Metric};
 use nearpath_trial::sequential::{Effect, Figure, Scale, Sequential};
@@ -14,8 +14,6 @@ use std::time::Duration;
 const BEYOND: f64 = 5.0;
 /// Blocks are not lengthened beyond this for a percentile of packets, unless it was asked for.
 const BLOCK_MAX: Duration = Duration::from_secs(5);
-/// How long a lost packet counts as waiting: a host that loses those that would have to wait is not faster for it.
-const LOST_NS: f64 = 1e10;
 /// More CPU time than this share of before is a cost that no latency is worth.
 const MORE_CPU: f64 = 0.25;
 /// More than so many CPUs, on an idle host.
@@ -40,7 +38,7 @@ pub enum Compared {
 
 /// What a plan does that matters to what is compared.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Plan {
+pub(super) struct PlanTraits {
     /// It moves tasks, which may compute more where they go: CPU time is not compared.
     pub(super) moves_tasks: bool,
     /// It lets connections have more in flight: more packets are better.
@@ -50,12 +48,12 @@ pub(super) struct Plan {
 /// The figures, those that decide first.
 #[derive(Clone)]
 pub(super) struct Figures {
-    all: Vec<(Of, Figure)>,
+    all: Vec<(FigureKind, Figure)>,
     minimum_effect: f64,
 }
 
 #[derive(Debug, Clone)]
-enum Of {
+enum FigureKind {
     Percentile(f64),
     Above(u64),
     Lost,
@@ -66,40 +64,46 @@ enum Of {
 
 impl Figures {
     /// Those of a trial.
-    pub(super) fn new(compared: &Compared, minimum_effect: f64, plan: Plan) -> Self {
+    pub(super) fn new(compared: &Compared, minimum_effect: f64, traits: PlanTraits) -> Self {
         let mut deciding = match compared {
             Compared::Packets { above_ns } => {
-                vec![Of::Percentile(0.5), Of::Percentile(0.99), Of::Above(*above_ns)]
+                vec![
+                    FigureKind::Percentile(0.5),
+                    FigureKind::Percentile(0.99),
+                    FigureKind::Above(*above_ns),
+                ]
             }
-            Compared::Metric(metric) => vec![Of::Metric(metric.clone())],
+            Compared::Metric(metric) => vec![FigureKind::Metric(metric.clone())],
         };
-        deciding.push(Of::Lost);
-        if plan.opens_windows {
-            deciding.push(Of::Packets);
+        deciding.push(FigureKind::Lost);
+        if traits.opens_windows {
+            deciding.push(FigureKind::Packets);
         }
-        let figure = |of: &Of, decides, minimum_effect| {
-            let scale = if of.unit().is_ratio() { Scale::Ratio } else { Scale::Difference };
-            let harmless = match (of, compared) {
-                (Of::Percentile(0.5), Compared::Packets { above_ns }) => *above_ns as f64 / 100.0,
-                (Of::Cpus, _) => LITTLE_CPU,
+        let figure = |kind: &FigureKind, decides, minimum_effect| {
+            let scale = if kind.unit().is_ratio() { Scale::Ratio } else { Scale::Difference };
+            let harmless = match (kind, compared) {
+                (FigureKind::Percentile(0.5), Compared::Packets { above_ns }) => {
+                    *above_ns as f64 / 100.0
+                }
+                (FigureKind::Cpus, _) => LITTLE_CPU,
                 _ => 0.0,
             };
             Figure { scale, decides, minimum_effect, harmless }
         };
-        let mut all: Vec<(Of, Figure)> = Vec::new();
-        for of in deciding {
-            let figure = figure(&of, true, minimum_effect);
-            all.push((of, figure));
+        let mut all: Vec<(FigureKind, Figure)> = Vec::new();
+        for kind in deciding {
+            let figure = figure(&kind, true, minimum_effect);
+            all.push((kind, figure));
         }
-        let others = [(Of::Cpus, MORE_CPU), (Of::Packets, FEWER_PACKETS)];
-        for (of, worse) in others {
-            let is_compared = match of {
-                Of::Cpus => !plan.moves_tasks,
-                _ => !plan.opens_windows,
+        let others = [(FigureKind::Cpus, MORE_CPU), (FigureKind::Packets, FEWER_PACKETS)];
+        for (kind, worse) in others {
+            let is_compared = match kind {
+                FigureKind::Cpus => !traits.moves_tasks,
+                _ => !traits.opens_windows,
             };
             if is_compared {
-                let figure = figure(&of, false, worse);
-                all.push((of, figure));
+                let figure = figure(&kind, false, worse);
+                all.push((kind, figure));
             }
         }
         Self { all, minimum_effect }
@@ -118,13 +122,13 @@ impl Figures {
     ) -> Vec<Option<Comparison>> {
         let minimum_effect_percent = 100.0 * self.minimum_effect;
         let thresholds = Thresholds { minimum_effect_percent, ..Thresholds::default() };
-        let compare = |(of, figure): &(Of, Figure)| {
+        let compare = |(kind, figure): &(FigureKind, Figure)| {
             if !figure.decides {
                 return None;
             }
             let side = |blocks: &[&MeasuredBlock]| -> Option<Vec<Block>> {
                 let block = |its: &&MeasuredBlock| {
-                    Some(Block { observed: of.observed(its)?, ..its.block.clone() })
+                    Some(Block { observed: kind.observed(its)?, ..its.block.clone() })
                 };
                 blocks.iter().map(block).collect()
             };
@@ -138,9 +142,9 @@ impl Figures {
         &self,
         compared: impl Fn(usize) -> Option<&'c Comparison>,
     ) -> Vec<Effect> {
-        let effect = |(number, (of, _)): (usize, &(Of, Figure))| {
+        let effect = |(number, (kind, _)): (usize, &(FigureKind, Figure))| {
             let found = compared(number);
-            let of_percent = |found: &Comparison, percent: f64| match of.unit().is_ratio() {
+            let of_percent = |found: &Comparison, percent: f64| match kind.unit().is_ratio() {
                 true => 1.0 + percent / 100.0,
                 false => found.baseline * percent / 100.0,
             };
@@ -155,8 +159,8 @@ impl Figures {
     }
 
     /// The values of a block; smaller is better.
-    pub(super) fn of_block(&self, measured: &MeasuredBlock) -> Vec<Option<f64>> {
-        self.all.iter().map(|(of, _)| of.value(measured)).collect()
+    pub(super) fn block_values(&self, measured: &MeasuredBlock) -> Vec<Option<f64>> {
+        self.all.iter().map(|(kind, _)| kind.value(measured)).collect()
     }
 
     /// How long blocks like this one need to be for its percentiles. A percentile of packets that this would take too long
@@ -170,10 +174,12 @@ impl Figures {
         measured: &MeasuredBlock,
     ) -> Result<Duration, String> {
         let mut longest = block;
-        for (of, _) in &self.all {
-            let (share, packets) = match of {
-                Of::Percentile(share) => (*share, measured.latencies.as_deref().map_or(0.0, count)),
-                Of::Metric(_) => match &measured.block.observed {
+        for (kind, _) in &self.all {
+            let (share, packets) = match kind {
+                FigureKind::Percentile(share) => {
+                    (*share, measured.latencies.as_deref().map_or(0.0, count))
+                }
+                FigureKind::Metric(_) => match &measured.block.observed {
                     Observed::Latencies { percentile, buckets } => (*percentile, count(buckets)),
                     _ => continue,
                 },
@@ -185,7 +191,7 @@ impl Figures {
             let length = block.mul_f64(times.clamp(1.0, 1e4));
             if length <= BLOCK_MAX.max(block) {
                 longest = longest.max(length);
-            } else if let Of::Metric(metric) = of {
+            } else if let FigureKind::Metric(metric) = kind {
                 return Err(format!(
                     "{packets:.0} packets in {block:?} are too few for {metric}: {needed:.0} needed in a block; try a longer --block",
                 ));
@@ -204,18 +210,18 @@ impl Figures {
             blocks.iter().filter(|(side, _)| *side == with).map(|(_, its)| its).collect()
         };
         let [without, with] = [false, true].map(side);
-        let report = |((of, figure), effect): (&(Of, Figure), &Effect)| {
-            let of_side = |side: &[&MeasuredBlock]| of.pooled(side);
+        let report = |((kind, figure), effect): (&(FigureKind, Figure), &Effect)| {
+            let of_side = |side: &[&MeasuredBlock]| kind.pooled(side);
             let mut found = TrialFigure {
-                name: of.name(),
-                unit: of.unit(),
+                name: kind.name(),
+                unit: kind.unit(),
                 decides: figure.decides,
                 without: of_side(&without),
                 with: of_side(&with),
                 effect: effect.estimate,
                 ci95: effect.interval,
             };
-            if of.is_rate() {
+            if kind.is_rate() {
                 let inverse = |value: f64| 1.0 / value;
                 found.effect = found.effect.map(inverse);
                 found.ci95 = found.ci95.map(|[low, high]| [inverse(high), inverse(low)]);
@@ -228,17 +234,17 @@ impl Figures {
     /// `6 pairs, p50 0.52x, p99 0.10x`.
     pub(super) fn so_far(&self, so_far: &Sequential) -> String {
         let effects = so_far.effects();
-        let of = |((of, figure), effect): (&(Of, Figure), &Effect)| {
-            let estimate = effect.estimate.filter(|_| figure.decides && of.unit().is_ratio())?;
-            let estimate = if of.is_rate() { 1.0 / estimate } else { estimate };
-            Some(format!(", {} {estimate:.2}x", of.name()))
+        let of = |((kind, figure), effect): (&(FigureKind, Figure), &Effect)| {
+            let estimate = effect.estimate.filter(|_| figure.decides && kind.unit().is_ratio())?;
+            let estimate = if kind.is_rate() { 1.0 / estimate } else { estimate };
+            Some(format!(", {} {estimate:.2}x", kind.name()))
         };
         let figures: String = self.all.iter().zip(&effects).filter_map(of).collect();
         format!("{} pairs{figures}", so_far.pairs())
     }
 }
 
-impl Of {
+impl FigureKind {
     fn name(&self) -> String {
         match self {
             Self::Percentile(share) => Statistic::Percentile(*share).to_string(),
@@ -285,10 +291,7 @@ impl Of {
     fn value(&self, measured: &MeasuredBlock) -> Option<f64> {
         match self {
             Self::Percentile(share) => {
-                let buckets = measured.latencies.as_ref()?;
-                let all = count(buckets) / (1.0 - measured.block.lost).max(f64::MIN_POSITIVE);
-                let has_enough = all * share.min(1.0 - share) >= BEYOND;
-                percentile(buckets, measured.block.lost, *share).filter(|_| has_enough)
+                block_percentile(measured.latencies.as_ref()?, measured.block.lost, *share)
             }
             Self::Above(limit_ns) => {
                 share_above(measured.latencies.as_ref()?, measured.block.lost, *limit_ns)
@@ -301,8 +304,7 @@ impl Of {
             Self::Packets => Some(1.0 / measured.block.rate_per_s),
             Self::Metric(_) => match &measured.block.observed {
                 Observed::Latencies { percentile: share, buckets } => {
-                    let has_enough = count(buckets) * share.min(1.0 - share) >= BEYOND;
-                    interpolated_ns(buckets, *share).filter(|_| has_enough)
+                    block_percentile(buckets, measured.block.lost, *share)
                 }
                 Observed::Above { above, of } => (*of > 0).then(|| above / *of as f64),
                 Observed::Ratio { sum, count } => (*count > 0.0).then(|| sum / count),
@@ -312,9 +314,9 @@ impl Of {
 
     /// Of all blocks of a side.
     fn pooled(&self, side: &[&MeasuredBlock]) -> Option<f64> {
-        let mean = |of: fn(&MeasuredBlock) -> f64| {
-            (!side.is_empty())
-                .then(|| side.iter().map(|its| of(its)).sum::<f64>() / side.len() as f64)
+        let mean = |value: fn(&MeasuredBlock) -> f64| {
+            let sum: f64 = side.iter().map(|block| value(block)).sum();
+            (!side.is_empty()).then(|| sum / side.len() as f64)
         };
         match self {
             Self::Percentile(share) => percentile(&merged(side), lost_of(side), *share),
@@ -322,12 +324,22 @@ impl Of {
             Self::Lost => mean(|its| its.lost_per_s),
             Self::Cpus => mean(|its| its.block.cpus_busy),
             Self::Packets => mean(|its| its.block.rate_per_s),
+            Self::Metric(Metric::Path { figure: Statistic::Percentile(share), .. }) => {
+                percentile(&merged(side), lost_of(side), *share)
+            }
             Self::Metric(_) => {
                 let value = Pool::of(side.iter().map(|its| &its.block.observed))?.value()?;
                 Some(if self.is_rate() { 1.0 / value } else { value })
             }
         }
     }
+}
+
+/// The same in one block, if it has enough packets.
+fn block_percentile(buckets: &Buckets, lost: f64, share: f64) -> Option<f64> {
+    let packets = count(buckets) / (1.0 - lost).max(f64::MIN_POSITIVE);
+    let has_enough = packets * share.min(1.0 - share) >= BEYOND;
+    percentile(buckets, lost, share).filter(|_| has_enough)
 }
 
 /// A percentile of packets of which a share was lost, and is not in the buckets.
@@ -387,7 +399,7 @@ mod tests {
     fn blocks_are_as_long_as_their_percentiles_need() {
         let block = Duration::from_millis(500);
         let packets =
-            Figures::new(&Compared::Packets { above_ns: 1_000_000 }, 0.05, Plan::default());
+            Figures::new(&Compared::Packets { above_ns: 1_000_000 }, 0.05, PlanTraits::default());
         let length = |packets_per_block| packets.long_enough(block, &measured(packets_per_block));
         assert_eq!(length(1_000), Ok(block));
         // 250 in 500 ms: p99 needs 500, and a quarter more.
@@ -395,7 +407,7 @@ mod tests {
         // p99 would take too long: p50 remains.
         assert_eq!(length(20), Ok(block));
         let metric = Compared::Metric("p99.9".parse().unwrap());
-        let asked = Figures::new(&metric, 0.05, Plan::default());
+        let asked = Figures::new(&metric, 0.05, PlanTraits::default());
         assert_eq!(asked.long_enough(block, &measured(2_500)), Ok(Duration::from_millis(1_250)));
         let refused = asked.long_enough(block, &measured(250)).unwrap_err();
         assert!(
@@ -407,14 +419,14 @@ mod tests {
     #[test]
     fn lost_packets_are_late() {
         let packets =
-            Figures::new(&Compared::Packets { above_ns: 1_000_000 }, 0.05, Plan::default());
+            Figures::new(&Compared::Packets { above_ns: 1_000_000 }, 0.05, PlanTraits::default());
         let mut block = measured(1_000);
         block.block.lost = 0.02;
-        let values = packets.of_block(&block);
+        let values = packets.block_values(&block);
         assert!(values[0].is_some_and(|p50| p50 < 21_000.0), "{values:?}");
         assert_eq!((values[1], values[2]), (Some(LOST_NS), Some(0.02)));
         let (full, half) = (measured(1_000), [(false, block)]);
-        assert!(packets.of_block(&full)[1].is_some_and(|p99| p99 < 21_000.0));
+        assert!(packets.block_values(&full)[1].is_some_and(|p99| p99 < 21_000.0));
         let none = Effect { estimate: None, interval: None, wealth: [1.0; 2] };
         let found = packets.report(&half, &[none; 6]);
         assert_eq!((found[1].without, found[1].with), (Some(LOST_NS), None));
@@ -423,8 +435,9 @@ mod tests {
 
     #[test]
     fn each_figure_has_a_value_and_rates_are_compared_by_their_inverse() {
-        let packets = Figures::new(&Compared::Packets { above_ns: 1_000 }, 0.05, Plan::default());
-        let values = packets.of_block(&measured(1_000));
+        let packets =
+            Figures::new(&Compared::Packets { above_ns: 1_000 }, 0.05, PlanTraits::default());
+        let values = packets.block_values(&measured(1_000));
         let [Some(p50), Some(p99), Some(above), Some(lost), Some(cpus), Some(rate)] = values[..]
         else {
             panic!("{values:?}")
@@ -443,7 +456,7 @@ mod tests {
         let moved = Figures::new(
             &Compared::Packets { above_ns: 1_000 },
             0.05,
-            Plan { moves_tasks: true, ..Plan::default() },
+            PlanTraits { moves_tasks: true, ..PlanTraits::default() },
         );
         assert!(moved.report(&blocks, &[effect; 5]).iter().all(|its| its.name != "cpus_busy"));
     }

@@ -17,7 +17,7 @@ use crate::guardian::Asker;
 use crate::interrupt::Interrupt;
 use crate::session::Progress;
 use anyhow::bail;
-use figures::{Figures, Plan};
+use figures::{Figures, PlanTraits};
 use nearpath_host::Root;
 use nearpath_model::{Harm, Hops, Step, TRIAL_SCHEMA, Target, TrialDesign, TrialReport, Verdict};
 use nearpath_trial::experiment::{self, Once};
@@ -69,7 +69,7 @@ pub struct Bench<'a> {
 }
 
 /// What a trial has found.
-struct Found {
+struct TrialOutcome {
     verdict: Verdict,
     effects: Vec<Effect>,
     stopped: Option<Harm>,
@@ -98,12 +98,12 @@ impl Bench<'_> {
         if let Some(reason) = &once {
             say(&format!("{reason}; drift is not cancelled out"));
         }
-        let plan = Plan {
+        let traits = PlanTraits {
             moves_tasks: steps.iter().any(|step| matches!(step.change.target, Target::Thread(_))),
             opens_windows: steps.iter().any(|step| carries_over(step).is_some()),
         };
         let TrialConfig { minimum_effect, settling, .. } = self.config;
-        let figures = Figures::new(&self.config.compared, minimum_effect, plan);
+        let figures = Figures::new(&self.config.compared, minimum_effect, traits);
         let (seed, began) = (experiment::seed(), Instant::now());
         let mut switched = Switched::new(self, steps, figures);
         let found = match once {
@@ -130,7 +130,7 @@ impl Bench<'_> {
             settling_measured: settling.is_none(),
             seconds: began.elapsed().as_secs_f64(),
         };
-        let Found { verdict, effects, stopped } = found;
+        let TrialOutcome { verdict, effects, stopped } = found;
         let (figures, tail) = (switched.report(&effects), switched.tail());
         let mechanism = switched.moved();
         let path = self.meter.path();
@@ -160,7 +160,7 @@ fn one_way(steps: &[Step]) -> Vec<String> {
 }
 
 impl Switched<'_, '_> {
-    fn alternately(&mut self, seed: u64) -> anyhow::Result<Found> {
+    fn alternately(&mut self, seed: u64) -> anyhow::Result<TrialOutcome> {
         let TrialConfig { limit, trials, .. } = self.bench().config;
         self.apply_one_way()?;
         self.prepare();
@@ -177,10 +177,10 @@ impl Switched<'_, '_> {
             (None, Decision::NoDifference) => Verdict::NoDifference,
             (None, Decision::Open) => Verdict::Inconclusive,
         };
-        Ok(Found { verdict, effects: sequential.effects(), stopped })
+        Ok(TrialOutcome { verdict, effects: sequential.effects(), stopped })
     }
 
-    fn once(&mut self) -> anyhow::Result<Found> {
+    fn once(&mut self) -> anyhow::Result<TrialOutcome> {
         self.prepare();
         let block = self.bench().config.block;
         let mut shown = Shown::new(block * u32::try_from(2 * BLOCKS_ONCE).unwrap_or(u32::MAX));
@@ -189,7 +189,7 @@ impl Switched<'_, '_> {
         })?;
         if stopped.is_some() {
             let effects = self.figures().effects(|_| None);
-            return Ok(Found { verdict: Verdict::Worse, effects, stopped });
+            return Ok(TrialOutcome { verdict: Verdict::Worse, effects, stopped });
         }
         let compared = self.compared_once(before.len());
         let all: Vec<Verdict> = compared.iter().flatten().map(|found| found.verdict).collect();
@@ -201,7 +201,7 @@ impl Switched<'_, '_> {
             () => Verdict::NoDifference,
         };
         let effects = self.figures().effects(|number| compared.get(number)?.as_ref());
-        Ok(Found { verdict, effects, stopped })
+        Ok(TrialOutcome { verdict, effects, stopped })
     }
 }
 

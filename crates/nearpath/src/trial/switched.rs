@@ -129,9 +129,9 @@ impl<'b, 'a> Switched<'b, 'a> {
         Some(Moved { without: mean(false)?, with: mean(true)? })
     }
 
-    /// Number of blocks on each side.
+    /// Number of blocks with the plan.
     pub(super) fn count(&self) -> usize {
-        self.blocks.len() / 2
+        self.side(true).len()
     }
 
     /// Before the first block.
@@ -291,7 +291,7 @@ impl Experiment for Switched<'_, '_> {
             self.block = length.map_err(anyhow::Error::msg)?;
         }
         let seen =
-            Seen { block: measured.block.clone(), figures: self.figures.of_block(&measured) };
+            Seen { block: measured.block.clone(), figures: self.figures.block_values(&measured) };
         self.blocks.push((self.with, measured));
         Ok(Ok(seen))
     }

@@ -298,8 +298,8 @@ impl Setting for FileSetting<'_> {
 }
 
 impl FileSetting<'_> {
-    /// Opens the file. A sysctl of the whole kernel is opened from the initial network namespace: `/proc/sys/net` is that of
-    /// whoever opens it.
+    /// Opens the file. A sysctl of the whole kernel is opened from the initial network namespace: `/proc/sys/net` shows the
+    /// namespace of the task that opens it.
     fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         let opened = self.files.open(&self.path, flags);
         let is_global =

@@ -129,5 +129,6 @@ fn owner(whose: Whose) -> &'static str {
         Whose::Hypervisor => "the hypervisor's",
         Whose::Quota => "the owner's of the quota",
         Whose::Shaper => "the owner's of the queueing discipline",
+        Whose::Nearpath => "of the measurement",
     }
 }

@@ -3,10 +3,7 @@
 use super::table::{Table, left, right};
 use super::units::{self, digits, printable};
 use super::{heading, line};
-use nearpath_model::{FigureUnit, Hops, Moved, Tail, TrialFigure, TrialReport, Verdict};
-
-/// What a percentile is that falls on lost packets.
-const LOST_NS: f64 = 1e10;
+use nearpath_model::{FigureUnit, Hops, LOST_NS, Moved, Tail, TrialFigure, TrialReport, Verdict};
 
 /// A trial.
 pub fn trial(report: &TrialReport) -> String {
@@ -50,12 +47,12 @@ fn design(report: &TrialReport) -> String {
         .path
         .map_or_else(String::new, |kind| format!("{}, end to end: ", super::paths::name(kind)));
     let order = match design.alternating {
-        true => "in pairs",
-        false => "before and after, drift is not cancelled out",
+        true => "in pairs with blocks without it",
+        false => "after as many without it (drift is not cancelled out)",
     };
     let measured = if design.settling_measured { " (measured)" } else { "" };
     format!(
-        "{of}{} blocks of {} each without and with the plan, {order}, after {}{measured} to settle, in {}",
+        "{of}{} blocks of {} with the plan, {order}; {}{measured} to settle, {} in all",
         design.blocks,
         units::seconds(design.block_s),
         units::seconds(design.settling_s),
@@ -209,7 +206,7 @@ mod tests {
     fn a_trial_says_what_the_plan_did() {
         let expected = "\
 better: plan applied
-receive, end to end: 9 blocks of 500ms each without and with the plan, in pairs, after 300ms (measured) to settle, in 14.2s
+receive, end to end: 9 blocks of 500ms with the plan, in pairs with blocks without it; 300ms (measured) to settle, 14.2s in all
 
 FIGURE                          WITHOUT     WITH   EFFECT  95 %
 p99                              20.0µs   15.0µs    0.75x  0.60x to 0.80x
@@ -248,7 +245,7 @@ above 100µs  0.0500%  0.0020%
             "{said}"
         );
         report.design.alternating = false;
-        assert!(trial(&report).contains("before and after, drift is not cancelled out"));
+        assert!(trial(&report).contains("after as many without it (drift is not cancelled out)"));
     }
 
     #[test]
