@@ -19,7 +19,6 @@
 #define DATAGRAM_SLOT_BITS 15
 #define WAYS 4
 #define RECEIVER_SLOT_BITS 16
-#define MSG_ERRQUEUE 0x2000
 #define RCV_SHUTDOWN 1
 /* Datagrams of a socket that may still wait for the CPU that signals them. */
 #define WAITING_MAX 8

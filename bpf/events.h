@@ -107,6 +107,7 @@ struct reader {
 	u32 pid;
 	u32 moved_from; /* the CPU that it was last moved from, */
 	u64 moved_ns; /* and when */
+	u64 woken_on; /* the CPU on which it was last woken, plus 1 */
 	u64 heads[RINGS]; /* how many events were ever written to each ring, */
 	u64 claimed[RINGS]; /* and how many before this task took the slot */
 	u32 sent[RINGS]; /* how many have been sent, mod 2^32 */

@@ -268,9 +268,9 @@ static __always_inline void send_cpu(u32 number, struct cpu *cpu, u64 tasks, u64
 
 /*
  * Sends the events of a reader that user space does not have, and those of the CPU it migrated from during a
- * span.
+ * span; of a watched packet also those of the CPU on which it was woken.
  */
-static __always_inline void send_reader(struct reader *r, struct heads *heads, u64 begin_ns)
+static __always_inline void send_reader(struct reader *r, struct heads *heads, u64 begin_ns, bool woken)
 {
 	u32 ring = reader_rings + reader_slot_of(r->pid) * RINGS;
 	u32 number = r->moved_from;
@@ -278,7 +278,13 @@ static __always_inline void send_reader(struct reader *r, struct heads *heads, u
 
 	send_ring(ring + RING_SWITCHES, heads->reader[RING_SWITCHES], &r->sent[RING_SWITCHES], READER_EVENTS);
 	send_ring(ring + RING_WAKES, heads->reader[RING_WAKES], &r->sent[RING_WAKES], READER_EVENTS);
-	if (r->moved_ns <= begin_ns || number == bpf_get_smp_processor_id())
+	if (r->moved_ns > begin_ns && number != bpf_get_smp_processor_id()) {
+		from = bpf_map_lookup_elem(&cpus, &number);
+		if (from)
+			send_cpu(number, from, from->task_events, from->softirq_events);
+	}
+	number = r->woken_on - 1;
+	if (!woken || !r->woken_on || number == bpf_get_smp_processor_id())
 		return;
 	from = bpf_map_lookup_elem(&cpus, &number);
 	if (from)
@@ -327,7 +333,7 @@ __noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 	if (r) {
 		heads.reader[RING_SWITCHES] = r->heads[RING_SWITCHES];
 		heads.reader[RING_WAKES] = r->heads[RING_WAKES];
-		send_reader(r, &heads, end_ns - ns);
+		send_reader(r, &heads, end_ns - ns, (u32)from / STAGES_MAX == RX_SKB_TSTAMP);
 	}
 	o = bpf_ringbuf_reserve(&outliers, sizeof(*o), 0);
 	if (!o) {
@@ -349,11 +355,12 @@ __noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 	o->gap_end_ns = 0;
 	__builtin_memset(&o->queued, 0, sizeof(o->queued));
 	/* The reader sees the packet as freed by then. */
-	if (packet && o->to != RX_SOCK_RECV) {
+	if (packet && (o->to != RX_SOCK_RECV || o->from == RX_SKB_TSTAMP)) {
 		struct sk_buff *skb = (struct sk_buff *)packet;
 		struct packet *p = packet_slot(packet);
 
 		o->bytes = BPF_CORE_READ(skb, len);
+		/* (What a reader has taken may be freed, but is written over later.) */
 		read_flow(packet, o->to, &flow);
 		if (o->from == TX_NET_DEV_QUEUE || o->from == TX_QDISC_ENQUEUE)
 			o->flags |= read_queued(&o->queued, to, p, skb);

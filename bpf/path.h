@@ -17,6 +17,7 @@ enum path_kind {
 	PATH_FORWARD, /* to the queue of the device that forwards it */
 	PATH_TRANSMIT, /* from the send call until it is sent */
 	PATH_KERNEL_TRANSMIT, /* sent outside of a send call, until it is sent */
+	PATH_WATCH, /* from the kernel's receive stamp to its reader, of every packet: watch.h */
 	PATHS,
 };
 

@@ -72,7 +72,7 @@ static __always_inline struct reader *claim_reader(u32 pid)
 		return 0;
 	r->claimed[RING_SWITCHES] = r->heads[RING_SWITCHES];
 	r->claimed[RING_WAKES] = r->heads[RING_WAKES];
-	r->moved_ns = 0;
+	r->moved_ns = r->woken_on = 0;
 	__builtin_memset(r->sites, 0, sizeof(r->sites));
 	r->pid = pid;
 	return r;
@@ -156,6 +156,9 @@ static __always_inline void reader_woken(struct cpu *cpu, struct reader *r, stru
 
 	if (!e)
 		return;
+	r->woken_on = (u64)bpf_get_smp_processor_id() + 1;
+	if (!cpu || cpu->interrupt || cpu->serving)
+		e->reader.to_cpu = r->woken_on;
 	if (cpu && cpu->interrupt) {
 		e->policy = WAKER_IRQ;
 		e->id = cpu->interrupt - 1;

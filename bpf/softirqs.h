@@ -38,6 +38,12 @@ static __always_inline u32 word_of_cpu(struct cpu *cpu, s64 at)
 	return word;
 }
 
+/* Whether the CPU is in a softirq, also where its tracepoints are not attached at the moment. */
+static __always_inline bool is_in_softirq(struct cpu *cpu)
+{
+	return preempt_count_at ? word_of_cpu(cpu, preempt_count_at) & SERVING_SOFTIRQ : cpu->serving;
+}
+
 /* Whether the next run of NET_RX is pending already; used if the tracepoints are not attached. */
 static __always_inline bool is_net_rx_pending(struct cpu *cpu)
 {

@@ -12,6 +12,7 @@
 #include "stages_tx.h"
 #include "stages_ovs.h"
 #include "stage_drops.h"
+#include "watch.h"
 
 char LICENSE[] SEC("license") = "GPL";
 

@@ -37,8 +37,6 @@ static __always_inline void vector_event(u64 *ctx, u32 kind)
 
 	if (!cpu)
 		return;
-	if (kind == EVENT_IRQ_END)
-		add_stolen(cpu);
 	cpu->interrupt = kind == EVENT_IRQ ? (VECTOR | (u64)(u32)ctx[0]) + 1 : 0;
 	add_event(cpu, RING_TASKS, kind, VECTOR | (u32)ctx[0], bpf_ktime_get_ns());
 }
@@ -59,6 +57,11 @@ PROBE(local_timer_entry, "local_timer_entry")
 
 PROBE(local_timer_exit, "local_timer_exit")
 {
+	struct cpu *cpu = this_cpu();
+
+	/* What was stolen is accounted for by the timer. */
+	if (cpu)
+		add_stolen(cpu);
 	vector_event(ctx, EVENT_IRQ_END);
 }
 

@@ -56,6 +56,7 @@ enum bpf_map_type {
 #define IPPROTO_UDP 17
 #define IPPROTO_ICMPV6 58
 #define MSG_PEEK 2
+#define MSG_ERRQUEUE 0x2000
 #define TIMER_SOFTIRQ 1
 #define NET_TX_SOFTIRQ 2
 #define NET_RX_SOFTIRQ 3
@@ -192,6 +193,17 @@ struct sk_buff {
 	unsigned char *data;
 	unsigned int len, data_len;
 	unsigned int end; /* an offset from head */
+	s64 tstamp;
+	u16 alloc_cpu;
+};
+
+/* From 5.18 to 6.10, and since; both describe tstamp. */
+struct sk_buff___mono {
+	__u8 mono_delivery_time : 1;
+};
+
+struct sk_buff___type {
+	__u8 tstamp_type : 2;
 };
 
 /* Before 6.2 */
@@ -446,6 +458,7 @@ struct css_set {
 /* The kernel has as many of these as it has helpers. */
 enum bpf_func_id {
 	BPF_FUNC_task_pt_regs = 175,
+	BPF_FUNC_ktime_get_tai_ns = 208,
 };
 
 struct thread_info {
@@ -480,8 +493,13 @@ struct sched_info {
 };
 
 /* One of two names of the state, and one of two locations of the CPU. */
+struct nsproxy {
+	struct net *net_ns;
+};
+
 struct task_struct {
 	int pid;
+	struct nsproxy *nsproxy;
 	struct pid *thread_pid;
 	struct mm_struct *mm;
 	struct task_struct *group_leader;

@@ -22,6 +22,7 @@ const SHORTEST_SLICE: Duration = Duration::from_millis(10);
 /// Interval between checks of the cost.
 const SHORTEST_LOOK: Duration = Duration::from_millis(2);
 const LONGEST_LOOK: Duration = Duration::from_millis(50);
+const PAUSED_LOOK: Duration = Duration::from_millis(100);
 
 /// Keeps the overhead within a limit.
 #[derive(Debug)]
@@ -39,6 +40,9 @@ pub struct Governor {
     rate: f64,
     /// Recent cost of pausing and resuming.
     switching: f64,
+    /// Recent CPU time per time in pauses: of what runs on.
+    base: f64,
+    just_paused: bool,
     /// Start of the current slice, and its cost.
     slice: Option<(Duration, f64)>,
     /// The allowance at which the current pause ends.
@@ -57,6 +61,8 @@ impl Governor {
             spent: 0.0,
             rate: 0.0,
             switching: 0.0,
+            base: 0.0,
+            just_paused: false,
             slice: Some((Duration::ZERO, 0.0)),
             enough: 0.0,
             random: seed | 1,
@@ -68,6 +74,10 @@ impl Governor {
         let passed = nanoseconds(now.saturating_sub(self.at));
         let more = (nanoseconds(spent) - self.spent).max(0.0);
         self.left = (self.left + self.limit * passed - more).min(self.limit * nanoseconds(KEPT));
+        // The first look in a pause includes what pausing cost.
+        if self.slice.is_none() && passed > 0.0 && !std::mem::take(&mut self.just_paused) {
+            self.base += (more / passed - self.base) / 2.0;
+        }
         if let Some((_, cost)) = &mut self.slice {
             *cost += more;
             if passed > 0.0 {
@@ -104,7 +114,8 @@ impl Governor {
 
     /// When to check the cost again.
     pub fn look_again(&self) -> Duration {
-        let Some((_, cost)) = self.slice else { return self.pause_left() };
+        // What runs on meanwhile is looked at, too.
+        let Some((_, cost)) = self.slice else { return self.pause_left().min(PAUSED_LOOK) };
         if self.rate <= self.limit {
             return LONGEST_LOOK;
         }
@@ -116,6 +127,7 @@ impl Governor {
     /// The slice has ended; estimated cost of pausing and resuming.
     pub fn paused(&mut self, switching: Duration) {
         self.slice = None;
+        self.just_paused = true;
         self.switching = nanoseconds(switching);
         // xorshift64
         self.random ^= self.random << 13;
@@ -129,7 +141,8 @@ impl Governor {
     /// Remaining length of the pause.
     pub fn pause_left(&self) -> Duration {
         let lacks = (self.enough - self.left).max(0.0);
-        Duration::from_nanos((lacks / self.limit).min(1e18) as u64)
+        let gains = (self.limit - self.base).max(0.1 * self.limit);
+        Duration::from_nanos((lacks / gains).min(1e18) as u64)
     }
 
     /// A slice starts; actual cost of the pause before it and of resuming.
@@ -160,6 +173,17 @@ mod tests {
 
     /// A measurement of a load, as driven by `limited.rs`, in steps of a tenth of a millisecond.
     fn simulate(limit: f64, seconds: f64, switching_s: f64, load: Load<'_>) -> Came {
+        simulate_beside(0.0, limit, seconds, switching_s, load)
+    }
+
+    /// The same while something else always takes `base`.
+    fn simulate_beside(
+        base: f64,
+        limit: f64,
+        seconds: f64,
+        switching_s: f64,
+        load: Load<'_>,
+    ) -> Came {
         let time = Duration::from_secs_f64;
         let mut governor = Governor::new(limit, time(seconds), 0x1234_5678);
         let (mut now, mut came) = (0.0, Came { spent_s: 0.0, observed_s: 0.0, pauses: 0 });
@@ -168,6 +192,7 @@ mod tests {
             let wait = if observes { governor.look_again() } else { governor.pause_left() };
             let until = (now + wait.as_secs_f64()).min(seconds) + 1e-4;
             while now < until {
+                came.spent_s += base * 1e-4;
                 if observes {
                     came.spent_s += load(now) * 1e-4;
                     came.observed_s += 1e-4;
@@ -203,6 +228,19 @@ mod tests {
             assert!((0.8..1.2).contains(&share), "{share} of {limit} at {load}");
             assert!(came.pauses > 5, "{}", came.pauses);
         }
+    }
+
+    #[test]
+    fn what_always_runs_is_part_of_the_allowance() {
+        for base in [0.005, 0.015, 0.018] {
+            let came = simulate_beside(base, 0.02, 20.0, 0.001, &|_| 0.15);
+            let share = came.spent_s / 20.0 / 0.02;
+            assert!((0.8..1.2).contains(&share), "{share} of it beside {base}");
+            assert!(came.observed_s > 0.0 && came.pauses > 2, "{}", came.pauses);
+        }
+        // The watch alone takes more: stages are hardly observed, but the rest is not stopped for them.
+        let came = simulate_beside(0.03, 0.02, 20.0, 0.001, &|_| 0.15);
+        assert!(came.observed_s < 0.5, "{}", came.observed_s);
     }
 
     #[test]

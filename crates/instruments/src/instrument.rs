@@ -1,5 +1,6 @@
 //! The common interface of all instruments.
 
+use crate::background::Background;
 use std::time::{Duration, Instant};
 
 /// Maximum wait for a few packets in flight before the programs are detached.
@@ -92,6 +93,7 @@ pub trait Instrument {
         each: &mut dyn FnMut(&Self::Measurement),
     ) -> Result<Self::Measurement, InstrumentError> {
         let interval = interval.max(Duration::from_millis(10));
+        let _background = Background::enter();
         if let Some(limit) = self.limit() {
             return crate::limited::measure(self, limit, duration, interval, should_continue, each);
         }

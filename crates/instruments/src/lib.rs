@@ -10,6 +10,7 @@ pub mod drops;
 mod constants {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
+mod background;
 mod filter;
 mod governor;
 mod grouping;

@@ -2,7 +2,7 @@
 //! the interval, in the same form.
 
 use crate::histogram::{by_number, quantile_ns};
-use crate::{Above, Measurement, PathLatency, Place, Slow, Span};
+use crate::{Above, Measurement, PathLatency, Place, Slow, Span, Watch};
 
 impl Measurement {
     /// The spans that packets passed since an earlier reading.
@@ -17,6 +17,24 @@ impl Measurement {
     pub fn paths_since(&self, earlier: &Self) -> Vec<PathLatency> {
         let old = |now: &PathLatency| earlier.paths.iter().find(|old| old.kind == now.kind);
         self.paths.iter().filter_map(|now| now.since(old(now))).collect()
+    }
+}
+
+impl Watch {
+    /// The difference since an earlier reading.
+    #[must_use]
+    pub fn since(&self, earlier: Option<&Self>) -> Self {
+        let Some(earlier) = earlier else { return self.clone() };
+        Self {
+            watched_s: (self.watched_s - earlier.watched_s).max(0.0),
+            recorded_s: (self.recorded_s - earlier.recorded_s).max(0.0),
+            packets: self.packets.saturating_sub(earlier.packets),
+            unstamped: self.unstamped.saturating_sub(earlier.unstamped),
+            late_ns: self.late_ns,
+            late: self.late.saturating_sub(earlier.late),
+            explained: self.explained.saturating_sub(earlier.explained),
+            not_watched: self.not_watched.clone(),
+        }
     }
 }
 

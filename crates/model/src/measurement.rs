@@ -45,7 +45,10 @@ pub struct Measurement {
     /// buckets per power of two.
     #[serde(default)]
     pub bucket_schema: u32,
-    /// Latencies of whole paths, each packet once, by kind in the order of [`PathKind`].
+    /// The watch over every packet; `None` if it was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<Watch>,
+    /// Latencies of whole paths, each packet once, by kind, that of the watch first.
     #[serde(default)]
     pub paths: Vec<PathLatency>,
     /// Hardware timestamps of received packets; `None` if no NIC provides them.
@@ -95,6 +98,29 @@ impl Measurement {
             false => self.stages.iter().any(|name| name == stage),
         }
     }
+}
+
+/// The watch: every packet that a reader received, from the stamp of the kernel ([`PathKind::Watch`]), over the whole
+/// time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Watch {
+    /// How long packets were watched, in seconds.
+    pub watched_s: f64,
+    /// For how much of that what each CPU and reader did was recorded, so that late packets are explained.
+    pub recorded_s: f64,
+    /// Packets that reached their reader; exact.
+    pub packets: u64,
+    /// Those without a stamp of their reception, whose latency is not known: a virtual device has removed it.
+    pub unstamped: u64,
+    /// Packets later than this are late.
+    pub late_ns: u64,
+    /// How many were; exact.
+    pub late: u64,
+    /// How many of them were looked at and have a complete budget.
+    pub explained: u64,
+    /// Why packets are not watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_watched: Option<String>,
 }
 
 /// Use of hardware timestamps of received packets: a packet whose timestamp is used starts at `nic_rx`. Counts
@@ -301,17 +327,21 @@ pub enum PathKind {
     /// The same for what the kernel sends outside of a send call, from the first stage observed: forwarded
     /// packets, acknowledgements, retransmissions, data that had to wait for the peer.
     KernelTransmit,
+    /// Every packet, whether its stages are observed or not: from the stamp that the kernel gives it when the stack
+    /// receives it until its reader copies it ([`Watch`]).
+    Watch,
 }
 
 impl PathKind {
     /// All kinds, in order (`enum path_kind` of `bpf/path.h`).
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::ReceiveFromNic,
         Self::Receive,
         Self::ForwardFromNic,
         Self::Forward,
         Self::Transmit,
         Self::KernelTransmit,
+        Self::Watch,
     ];
 
     /// Whether it starts at the NIC's timestamp.
@@ -328,6 +358,7 @@ impl PathKind {
             Self::Forward => "forward",
             Self::Transmit => "transmit",
             Self::KernelTransmit => "kernel_transmit",
+            Self::Watch => "watch",
         }
     }
 }

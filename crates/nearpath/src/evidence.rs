@@ -13,8 +13,8 @@ use nearpath_model::memory::{MEMORY_MEASUREMENT_SCHEMA, MemoryMeasurement};
 use nearpath_model::tcp::{TCP_MEASUREMENT_SCHEMA, TcpMeasurement};
 use nearpath_model::vm::{VM_MEASUREMENT_SCHEMA, VmMeasurement};
 use nearpath_model::{
-    Diagnosis, MEASUREMENT_SCHEMA, Measurement, SCHEDULED_TRANSMISSION_SCHEMA,
-    ScheduledTransmission, WORKERS_SCHEMA, Workers,
+    Diagnosis, MEASUREMENT_SCHEMA, Measurement, PathKind, PathLatency,
+    SCHEDULED_TRANSMISSION_SCHEMA, ScheduledTransmission, WORKERS_SCHEMA, Workers,
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -54,7 +54,11 @@ impl Measured {
             Some(Ok(closer)) => {
                 let (seen, before) = (closer.packets.started, first.packets.started);
                 let few = seen < zoom::ENOUGH_PACKETS && before > seen;
-                Some(if few { std::mem::replace(closer, first) } else { first })
+                Some(if few {
+                    std::mem::replace(closer, with_watch_of(first, closer))
+                } else {
+                    first
+                })
             }
             refused => {
                 if let Some(Err(reason)) = refused {
@@ -118,6 +122,23 @@ impl Measured {
                 diagnosis.not_measured_by(instrument, reason)
             }),
         }
+    }
+}
+
+/// The first measurement, with what the watch has seen by the end of the closer one: it went on.
+fn with_watch_of(first: Measurement, closer: &Measurement) -> Measurement {
+    if closer.watch.is_none() {
+        return first;
+    }
+    let is_watch = |path: &&PathLatency| path.kind == PathKind::Watch;
+    let stages = first.paths.iter().filter(|path| !is_watch(path));
+    Measurement {
+        paths: closer.paths.iter().filter(is_watch).chain(stages).cloned().collect(),
+        watch: closer.watch.clone(),
+        slow: closer.slow,
+        outliers: closer.outliers.clone(),
+        budget_totals: closer.budget_totals.clone(),
+        ..first
     }
 }
 

@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use nearpath_instruments::stages::{ABOVE_MAX, Options, STAGES};
+use nearpath_instruments::stages::{ABOVE_MAX, Options, SKB_TSTAMP, STAGES};
 use nearpath_instruments::{Filter, Instrument};
 use nearpath_model::{Detail, Host, Measurement};
 use serde::Serialize;
@@ -171,7 +171,7 @@ pub struct Timing {
     stages: Option<Vec<String>>,
     /// Overhead limit, as a share of one CPU such as '2%', or 'none'. Above it, packets are observed in time
     /// slices, and the output reports the observed time
-    #[arg(long, value_name = "SHARE", default_value = "2%", value_parser = overhead)]
+    #[arg(long, value_name = "SHARE", default_value = "3%", value_parser = overhead)]
     max_overhead: Overhead,
     /// Stages not to observe, named as in 'measure stages --list-stages'. 'sock_send' hooks every system call
     /// of the host, and is the most expensive where there are many
@@ -233,7 +233,9 @@ impl From<How> for Detail {
 
 /// Stages of both directions share a name.
 fn stage_names() -> PossibleValuesParser {
-    PossibleValuesParser::new(STAGES.iter().map(|stage| stage.name).collect::<BTreeSet<_>>())
+    // What is watched is no choice.
+    let names = STAGES.iter().map(|stage| stage.name).filter(|&name| name != SKB_TSTAMP);
+    PossibleValuesParser::new(names.collect::<BTreeSet<_>>())
 }
 
 /// Whether RPS is set on a queue or active: queues of other namespaces are not visible, but the per-CPU counters
@@ -262,6 +264,8 @@ impl Timing {
                 .as_ref()
                 .map_or_else(|| self.slow.into_iter().collect(), |a| a.0.clone()),
             outliers: self.outliers.unwrap_or(OUTLIERS),
+            watch: true,
+            causes: !self.no_budgets,
             ..Options::default()
         }
     }

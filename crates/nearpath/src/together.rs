@@ -9,7 +9,7 @@ use crate::tcp_connections::TcpConnections;
 use nearpath_instruments::accepts::Accepts;
 use nearpath_instruments::locality::PacketLocality;
 use nearpath_instruments::memory::Memory;
-use nearpath_instruments::stages::Stages;
+use nearpath_instruments::stages::{Options, Stages};
 use nearpath_instruments::vm::VmPackets;
 use nearpath_instruments::workers::Workers;
 use nearpath_instruments::{Instrument, InstrumentError};
@@ -57,15 +57,15 @@ impl<'a> Together<'a> {
     /// Makes the next measurement the first of two; only stages stop after it ([`Together::look_closer`]).
     pub fn look_first(&mut self) {
         self.is_first_look = true;
+        self.stages.with(Stages::look_first);
     }
 
     /// Observes these stages from the next measurement on, if stages could be observed at all; the others are
     /// still running.
-    pub fn look_closer(&mut self, stages: Stages) {
+    pub fn look_closer(&mut self, options: Options) {
         self.is_first_look = false;
-        if self.stages.refused.is_none() {
-            self.stages = AttachAttempt::new(Some(stages));
-        }
+        self.stages.with(|stages| stages.look_again(options));
+        self.stages.started = self.stages.refused.is_some();
     }
 
     fn read_others(&mut self) -> Measured {

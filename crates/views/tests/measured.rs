@@ -76,6 +76,7 @@ fn measurement() -> Measurement {
     Measurement {
         nic_stamps: None,
         into_guests: None,
+        watch: None,
         clocks: None,
         schema: MEASUREMENT_SCHEMA,
         duration_s: 10.0,

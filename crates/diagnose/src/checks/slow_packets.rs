@@ -19,6 +19,8 @@ pub(super) const CHECK: Check =
     Check::new("slow_packets", "what slow packets waited for: tasks, interrupts, softirqs", run)
         .explained_by(&["cpu_steal"]);
 
+/// The first stage of a packet that was watched.
+const WATCHED: &str = "skb_tstamp";
 /// Slow packets from which their causes say something.
 pub(super) const ENOUGH: u64 = 20;
 /// The same if they are late one with another: the overhead limit leaves few packets to look at where the CPUs are
@@ -206,9 +208,17 @@ fn finding(
     // At the least those that were looked at, if they are late one with another.
     let looked_at = slow.seen.saturating_add(slow.lost);
     let late = if slow.span_ns / slow.seen >= LATE_NS { late.max(looked_at) } else { late };
-    let late = late as f64 * share;
     let observed_s = measurement.observed_time_s();
-    let severity = severity::of_tail(late, measurement.packets.started, observed_s);
+    let severity = severity::of_tail(late as f64 * share, measurement.packets.started, observed_s);
+    // Where every packet is watched, nothing has to be inferred from those that were followed.
+    let is_watched = || outliers_of(measurement, cause).any(|o| o.from == WATCHED);
+    let severity = match &measurement.watch {
+        Some(watch) if watch.late > 0 && is_watched() => {
+            let all = severity::of_tail(watch.late as f64 * share, watch.packets, watch.watched_s);
+            severity.max(all)
+        }
+        _ => severity,
+    };
     // It is gone when nobody measures.
     let severity = if is_nearpath { Severity::Info } else { severity };
     let on = cause.who.as_ref().and_then(|who| who.on.as_deref()).map(text::clean);
@@ -229,7 +239,8 @@ fn finding(
         (ShareKind::Throttled, _) => format!("Slow packets wait for {name}, out of CPU quota"),
         _ => format!("Slow packets wait for {name}{place}"),
     };
-    let seconds = cause.ns as f64 / 1e9 / observed_s.max(f64::MIN_POSITIVE);
+    let watched_s = measurement.watch.as_ref().map_or(0.0, |watch| watch.recorded_s);
+    let seconds = cause.ns as f64 / 1e9 / observed_s.max(watched_s).max(f64::MIN_POSITIVE);
     let mut finding = Finding::new(severity, title)
         .of(match is_nearpath && share >= MOST {
             true => Whose::Nearpath,
@@ -265,6 +276,14 @@ fn finding(
         ));
     }
     finding = finding.evidence(hint);
+    if let Some(watch) = measurement.watch.as_ref().filter(|watch| watch.late > 0) {
+        finding = finding.evidence(format!(
+            "{} of {} received packets were later than {}.",
+            watch.late,
+            watch.packets,
+            text::time(watch.late_ns)
+        ));
+    }
     if slow.lost > 0 {
         let lost = slow.lost;
         finding = finding.evidence(format!("{lost} more arrived too fast to be analysed."));

@@ -24,6 +24,8 @@ pub struct Probe {
     pub keeps_for: &'static [&'static str],
     /// Whether budgets need it, so that it is attached for them whatever stages are observed.
     pub history: bool,
+    /// Whether it watches every packet, also while the others are paused.
+    pub watch: bool,
 }
 
 /// A program at a kernel function.
@@ -68,6 +70,7 @@ pub const fn probe(
         stages,
         keeps_for: &[],
         history: false,
+        watch: false,
     }
 }
 

@@ -34,17 +34,17 @@ struct AtTracepoint {
 }
 
 impl Attached {
-    /// Detaches programs at tracepoints, which takes some 30µs each. Those at functions stay attached, as the
-    /// kernel takes some 100ms to detach each of them (`ftrace_shutdown` in kernel/trace/ftrace.c).
-    pub fn detach_tracepoints(&mut self) {
-        for at in &mut self.tracepoints {
+    /// Detaches programs at tracepoints, except of some probes, which takes some 30µs each. Those at functions stay
+    /// attached, as the kernel takes some 100ms to detach each of them (`ftrace_shutdown` in kernel/trace/ftrace.c).
+    pub fn detach_tracepoints(&mut self, keeps: impl Fn(&Probe) -> bool) {
+        for at in self.tracepoints.iter_mut().filter(|at| !keeps(at.probe)) {
             at.link = None;
         }
     }
 
     /// Attaches them again; refusals of the kernel are noted, and the rest continues.
     pub fn attach_tracepoints(&mut self, object: &Object) {
-        for at in &mut self.tracepoints {
+        for at in self.tracepoints.iter_mut().filter(|at| at.link.is_none()) {
             match program(object, &at.program).map(|program| program.attach()) {
                 Some(Ok(link)) => at.link = Some(link),
                 Some(Err(error)) => {

@@ -9,6 +9,7 @@ use super::packet_path::{PACKET_PATH_BYTES, PacketPath};
 use super::record::Record;
 use super::slowest::Slowest;
 use super::tasks::Tasks;
+use super::watch::SKB_TSTAMP;
 use crate::InstrumentError;
 use crate::layout::Layout;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
@@ -49,6 +50,9 @@ struct Found {
     sums: BTreeMap<(ShareKind, Option<Culprit>), u64>,
     logs: Logs,
     stacks: Stacks,
+    /// From when on a whole packet is late, and how many of these had a complete budget.
+    late_ns: u64,
+    explained: u64,
     /// Until when slow packets are explained.
     until: Option<Instant>,
 }
@@ -71,6 +75,8 @@ impl Collector {
             sums: BTreeMap::new(),
             logs: Logs::new(layout.cpus.len()),
             stacks: Stacks::new(&maps.stacks)?,
+            late_ns: options.late_ns(),
+            explained: 0,
             until: None,
         };
         let found = Arc::new(Mutex::new(found));
@@ -92,7 +98,7 @@ impl Collector {
     /// Receives at most as much as was there at the start: the programs continue in the meantime, and may be
     /// faster than the explanation. What cannot be explained in [`PATIENCE`] is counted as lost. Errors come from the
     /// callback, which returns none.
-    fn consume(&self) {
+    pub fn consume(&self) {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.tasks.forget();
         found.until = Some(Instant::now() + PATIENCE);
@@ -119,6 +125,13 @@ impl Collector {
         let mut totals: Vec<Share> = found.sums.iter().map(total).collect();
         totals.sort_by_key(|share| Reverse(share.ns));
         (found.slow, found.slowest.outliers(), totals)
+    }
+}
+
+impl Collector {
+    /// How many late packets of the watch had a complete budget.
+    pub fn explained(&self) -> u64 {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).explained
     }
 }
 
@@ -151,6 +164,8 @@ impl Found {
         self.slow.seen += 1;
         self.slow.span_ns += record.span_ns;
         self.slow.complete += u64::from(budget.complete);
+        let is_late = record.from.name == SKB_TSTAMP && record.span_ns > self.late_ns;
+        self.explained += u64::from(is_late && budget.complete);
         for share in &budget.shares {
             let key = (share.share, share.who.clone());
             let full = self.sums.len() >= CAUSES_MAX && !self.sums.contains_key(&key);

@@ -32,7 +32,7 @@ pub use skeleton::{StagesMaps as Maps, StagesSkel, types};
 /// Events in the rings of all readers (`1 << READER_SLOT_BITS` times two rings).
 const EVENTS_OF_READERS: u32 = (1 << 9) * RINGS * READER_EVENTS as u32;
 /// The programs at both ends of softirqs.
-const SOFTIRQS: [&str; 2] = ["softirq_entry", "softirq_exit"];
+pub const SOFTIRQS: [&str; 2] = ["softirq_entry", "softirq_exit"];
 /// Recorded paths kept for slow packets, a power of two (280 bytes each).
 const PACKET_PATHS: u32 = 1 << 14;
 /// Slots for packets in flight (`PACKET_SLOT_BITS`).
@@ -83,8 +83,9 @@ fn load_within(
     // What runs on the CPU must be known, from the tracepoints or from the CPU's own state.
     let keeps_softirqs =
         |probe: &Probe| kernel.softirq_words.is_none() && SOFTIRQS.contains(&probe.program);
-    let (chosen, mut skipped) =
+    let (mut chosen, mut skipped) =
         choose(kernel, mode, |probe| options.attaches(probe) || keeps_softirqs(probe));
+    one_end_of_datagrams(&mut chosen);
     let left_out = PROBES.iter().filter(|probe| options.is_without(probe));
     skipped.extend(left_out.map(|probe| (probe, "left out with --without".to_owned())));
     load_only(open.open_object_mut(), &chosen);
@@ -103,6 +104,22 @@ fn load_within(
     attached.refused.splice(0..0, skipped);
     let (tells_reasons, _) = what_drops_tell(kernel);
     Ok(Loaded { attached, skeleton, fallback: None, tells_reasons })
+}
+
+/// The best way to see the end of a datagram: at the function that frees it for its reader; by what its socket signals
+/// and its receive calls; when it is freed.
+fn one_end_of_datagrams(chosen: &mut Vec<Chosen>) {
+    const FREED: &str = "watch_datagram";
+    const BY_SOCKET: [&str; 2] = ["watch_ready", "watch_receive"];
+    let at_function = chosen.iter().any(|(probe, targets)| {
+        probe.program == FREED && targets.iter().any(|target| !target.is_tracepoint())
+    });
+    let has = |name: &str| chosen.iter().any(|(probe, _)| probe.program == name);
+    let by_socket = !at_function && BY_SOCKET.iter().all(|name| has(name));
+    chosen.retain(|(probe, _)| match probe.program {
+        FREED => !by_socket,
+        name => by_socket || !BY_SOCKET.contains(&name),
+    });
 }
 
 fn set_constants(
@@ -140,9 +157,9 @@ fn set_constants(
     (constants.has_drop_reason, constants.has_rx_sk) = what_drops_tell(kernel);
     constants.has_upcall_answers = has("ovs_packet_cmd_execute");
     // Without either, runs cannot be distinguished: assume the tracepoints.
-    let words = kernel.softirq_words.filter(|_| !SOFTIRQS.iter().all(|program| has(program)));
-    constants.has_softirqs = words.is_none();
-    if let Some(words) = words {
+    constants.has_softirqs =
+        kernel.softirq_words.is_none() || SOFTIRQS.iter().all(|program| has(program));
+    if let Some(words) = kernel.softirq_words {
         constants.preempt_count_at = words.preempt_count;
         constants.pending_softirqs_at = words.pending;
     }
@@ -178,7 +195,7 @@ fn packet_path_slots(options: &Options) -> u32 {
     match per {
         // Spans are counted from them: one is lost only together with its packet.
         Some(per) if is_known_late(per) => PACKETS,
-        _ if options.budgets && options.outliers > 0 => PACKET_PATHS,
+        _ if options.budgets && options.outliers > 0 && options.follows() => PACKET_PATHS,
         _ => 1,
     }
 }
@@ -209,10 +226,16 @@ fn size_maps(
     if packet_path_slots(options) == 1 {
         open.maps.packet_paths_away.set_max_entries(1)?;
     }
-    open.maps.histograms.set_max_entries(layout.shards * spans)?;
+    open.maps.watched.set_max_entries(if options.watch { layout.shards } else { 1 })?;
+    open.maps.histograms.set_max_entries(if options.follows() {
+        layout.shards * spans
+    } else {
+        1
+    })?;
     let paths = u32::try_from(PathKind::ALL.len()).unwrap_or(1);
     open.maps.path_histograms.set_max_entries(layout.shards * paths)?;
-    open.maps.cpu_pairs.set_max_entries(spans * places * places)?;
+    let pairs = if options.follows() { spans * places * places } else { 1 };
+    open.maps.cpu_pairs.set_max_entries(pairs)?;
     Ok(())
 }
 

@@ -20,11 +20,13 @@ mod slowest;
 mod table;
 mod tasks;
 mod under_way;
+mod watch;
 pub mod zoom;
 
 pub use crate::stamps::{GivenClock, NIC_RX};
 pub use path::ABOVE_MAX;
 pub use table::{PROBES, STAGES, Stage, detail_of};
+pub use watch::SKB_TSTAMP;
 
 use crate::drops::Names;
 use crate::filter::Filter;
@@ -40,7 +42,8 @@ use load::Loaded;
 use nearpath_host::Root;
 use nearpath_model::clock::ClockReading;
 use nearpath_model::{
-    Cost, Detail, Measurement, NotObservable, Slow, StageDrop, StageListing, Topology,
+    Cost, Detail, Direction, Measurement, NotObservable, Slow, StageDrop, StageListing, Topology,
+    Watch as Watched,
 };
 use path::PathTerms;
 use pause::{InFlight, Observed};
@@ -52,6 +55,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use table::SPANS_MAX;
 use under_way::UnderWay;
+use watch::Watch;
 
 /// Options of the instrument.
 #[derive(Debug, Clone, Default)]
@@ -84,6 +88,10 @@ pub struct Options {
     pub duty: Option<NonZeroU32>,
     /// Limit on overhead as a share of one CPU; without it, and with a duty, there is no limit.
     pub limit: Option<f64>,
+    /// Watch every packet, besides those whose stages are observed.
+    pub watch: bool,
+    /// Record what each CPU and reader does for that, so that late packets are explained.
+    pub causes: bool,
     /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
     /// Keep what [`StagesIntoGuests`](crate::stages_into_guests::StagesIntoGuests) needs to follow packets further.
@@ -97,6 +105,11 @@ pub struct Stages {
     /// Read once the first packet was dropped.
     names: OnceLock<Names>,
     given_clocks: Vec<GivenClock>,
+    /// Or why packets are not watched.
+    watch: Option<Result<Watch, InstrumentError>>,
+    /// Another measurement follows, with other stages; and whether this is that one.
+    looks_again: bool,
+    goes_on: bool,
     session: Option<Session>,
     /// The previous session, whose programs are still attached.
     ended: Option<Session>,
@@ -130,6 +143,11 @@ struct Session {
 /// Summing up all spans takes milliseconds on a host with many CPUs: which packets are slow is computed no more often.
 const BETWEEN_THRESHOLDS: Duration = Duration::from_millis(500);
 
+/// What the watch does without, as it happens for each packet: when a softirq was raised, which matters for its stage
+/// only, and calls of other CPUs, which take a microsecond.
+const NOT_FOR_WATCH: [&str; 3] =
+    ["softirq_raise", "call_function_single_entry", "call_function_single_exit"];
+
 /// Minimum observed time of an interval.
 const SHORTEST_SLICE: Duration = Duration::from_millis(10);
 
@@ -147,6 +165,17 @@ impl Options {
         wanted && !among(&self.without)
     }
 
+    /// Whether stages are observed at all.
+    fn follows(&self) -> bool {
+        self.stages.as_ref().is_none_or(|stages| !stages.is_empty())
+    }
+
+    /// From how many nanoseconds on a whole packet is late.
+    fn late_ns(&self) -> u64 {
+        let asked = |slow: Duration| u64::try_from(slow.as_nanos()).unwrap_or(u64::MAX);
+        self.slow.map_or(reading::LATE_NS as u64, asked)
+    }
+
     /// Whether everything that a probe observes is excluded by name.
     fn is_without(&self, probe: &Probe) -> bool {
         let names = |stage: &str| self.without.iter().any(|name| name == stage);
@@ -155,8 +184,12 @@ impl Options {
 
     /// Whether a probe is attached, if the kernel has its attach point.
     fn attaches(&self, probe: &Probe) -> bool {
+        if probe.watch {
+            return !self.follows();
+        }
         let mut of_stages = stages_of(probe).chain(probe.keeps_for.iter().copied());
-        (self.budgets && probe.history && !self.is_without(probe))
+        let is_spared = !self.follows() && NOT_FOR_WATCH.contains(&probe.program);
+        (self.budgets && probe.history && !is_spared && !self.is_without(probe))
             || of_stages.any(|stage| self.observes(stage))
     }
 }
@@ -174,9 +207,25 @@ impl Stages {
             layout: Layout::new(topology),
             names: OnceLock::new(),
             given_clocks: Vec::new(),
+            watch: None,
+            looks_again: false,
+            goes_on: false,
             session: None,
             ended: None,
         }
+    }
+
+    /// Another measurement follows this one: packets are watched on when this one stops.
+    pub fn look_first(&mut self) {
+        self.looks_again = true;
+    }
+
+    /// Observes other stages from the next start on, while packets are watched as before.
+    pub fn look_again(&mut self, options: Options) {
+        (self.looks_again, self.goes_on) = (false, true);
+        self.options = options;
+        self.session = None;
+        self.ended = None;
     }
 
     /// Adds a device that timestamps packets with this clock, to those reported by the kernel.
@@ -203,6 +252,17 @@ impl Stages {
         let mode = kernel.best_mode();
         let stamping = Candidates::find(&self.given_clocks);
         let listing = |stage: &Stage| {
+            if stage.name == SKB_TSTAMP {
+                let (_, observed) = kernel.observes(PROBES.iter().filter(|p| p.watch), mode);
+                return StageListing {
+                    direction: stage.direction,
+                    stage: stage.name,
+                    detail: stage.detail,
+                    function: "net_timestamp_check",
+                    reason: observed.clone().err(),
+                    attach: observed.ok().map(|_| "sk_buff.tstamp".to_owned()),
+                };
+            }
             if stage.name == NIC_RX {
                 return StageListing {
                     direction: stage.direction,
@@ -243,6 +303,13 @@ impl Stages {
     pub(crate) fn attach(&mut self) -> Result<(), InstrumentError> {
         self.ended = None;
         let kernel = Kernel::to_load_into(PROBES, self.options.btf_file.as_deref())?;
+        let goes_on = std::mem::take(&mut self.goes_on) && self.watch.is_some();
+        if !goes_on {
+            let watches =
+                self.options.watch && self.options.filter.direction != Some(Direction::Tx);
+            let watch = || Watch::attach(&kernel, &self.layout, &self.options);
+            self.watch = watches.then(watch);
+        }
         let stamping = self.stamping();
         let has_stamps = stamping.any_usable();
         let loaded = load::load(&kernel, &self.layout, &self.options, has_stamps)?;
@@ -304,6 +371,9 @@ impl Stages {
 
     /// Packets start from now on.
     pub(crate) fn begin(&mut self) {
+        if let Some(Ok(watch)) = &mut self.watch {
+            watch.begin(&self.layout);
+        }
         if let Some(session) = &mut self.session {
             session.loaded.set_active(true);
             session.started = Instant::now();
@@ -357,7 +427,7 @@ impl Instrument for Stages {
         let object = session.loaded.skeleton.object();
         let drain = InFlight { started, patience, longest, now: &now };
         observed.wait_for(&drain, &mut session.meter, object, should_continue);
-        session.loaded.attached.detach_tracepoints();
+        session.loaded.attached.detach_tracepoints(|_| false);
     }
 
     fn resume(&mut self) {
@@ -378,9 +448,14 @@ impl Instrument for Stages {
     }
 
     fn spent(&mut self) -> Duration {
-        let Some(session) = &mut self.session else { return Duration::ZERO };
+        self.tend_watch();
+        let watching = match &mut self.watch {
+            Some(Ok(watch)) => watch.spent_of_busiest(),
+            _ => Duration::ZERO,
+        };
+        let Some(session) = &mut self.session else { return watching };
         let started = session.packets_started();
-        session.meter.spent(started)
+        watching + session.meter.spent(started)
     }
 
     fn charge(&mut self, own: Duration) {
@@ -390,6 +465,7 @@ impl Instrument for Stages {
     }
 
     fn begin_cost_window(&mut self) {
+        self.tend_watch();
         if let Some(session) = &mut self.session {
             let started = session.packets_started();
             session.meter.begin(session.loaded.skeleton.object(), started);
@@ -397,6 +473,7 @@ impl Instrument for Stages {
     }
 
     fn end_cost_window(&mut self) {
+        self.tend_watch();
         if let Some(session) = &mut self.session {
             let started = session.packets_started();
             session.meter.end(session.loaded.skeleton.object(), started);
@@ -407,7 +484,8 @@ impl Instrument for Stages {
 
     fn read(&mut self) -> Result<Measurement, InstrumentError> {
         let session = self.session.as_ref().ok_or(InstrumentError::NotStarted)?;
-        Ok(self.measurement(session))
+        let measurement = self.measurement(session);
+        Ok(self.with_watch(measurement))
     }
 
     fn stop(&mut self) -> Result<Measurement, InstrumentError> {
@@ -418,11 +496,37 @@ impl Instrument for Stages {
         let measurement = self.measurement(&session);
         let drops = self.drops(&session);
         self.ended = Some(session);
-        Ok(Measurement { drops, ..measurement })
+        let measurement = Measurement { drops, ..measurement };
+        if let Some(Ok(watch)) = self.watch.as_mut().filter(|_| !self.looks_again) {
+            watch.end();
+        }
+        Ok(self.with_watch(measurement))
     }
 }
 
 impl Stages {
+    fn tend_watch(&mut self) {
+        let limit = self.limit();
+        if let Some(Ok(watch)) = &mut self.watch {
+            watch.tend(limit, &self.layout);
+        }
+    }
+
+    /// Adds what the watch has seen.
+    fn with_watch(&mut self, measurement: Measurement) -> Measurement {
+        match &mut self.watch {
+            None => measurement,
+            Some(Ok(watch)) => {
+                watch.seen(&self.layout, &self.options).beside(measurement, self.options.outliers)
+            }
+            Some(Err(reason)) => {
+                let not_watched = Some(reason.to_string());
+                let watch = Some(Watched { not_watched, ..Watched::default() });
+                Measurement { watch, ..measurement }
+            }
+        }
+    }
+
     /// Dropped packets. Resolving their functions takes longer than an overhead limit allows while packets are
     /// observed (60ms here: 3 s of a limit of 2%), so it is done only afterwards.
     fn drops(&self, session: &Session) -> Vec<StageDrop> {
@@ -515,6 +619,7 @@ impl Stages {
             not_grouped: session.loaded.not_grouped(),
             into_guests: None,
             clocks: clocks_since(session.clocks),
+            watch: None,
         }
     }
 }

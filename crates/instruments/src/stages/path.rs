@@ -3,6 +3,7 @@
 use super::load::types::histogram;
 use super::samples::Samples;
 use super::table::{SPANS_MAX, STAGES, Stage};
+use super::watch::SKB_TSTAMP;
 use crate::kernel::{word_of, words_of};
 use crate::layout::Layout;
 use crate::stamps::NIC_RX;
@@ -61,6 +62,7 @@ impl PathTerms {
     /// With the requested thresholds, and the observed stages.
     pub fn new(above: &[Duration], is_observed: impl Fn(&Stage) -> bool) -> Self {
         let begins = |kind: PathKind, stage: &Stage| match kind {
+            PathKind::Watch => false,
             PathKind::ReceiveFromNic | PathKind::ForwardFromNic => stage.name == NIC_RX,
             PathKind::Receive | PathKind::Forward => {
                 stage.direction == Direction::Rx && stage.name != NIC_RX
@@ -71,7 +73,10 @@ impl PathTerms {
             }
         };
         let first = |kind| STAGES.iter().find(|stage| begins(kind, stage) && is_observed(stage));
-        let from = PathKind::ALL.map(|kind| first(kind).map_or("", |stage| stage.name));
+        let from = PathKind::ALL.map(|kind| match kind {
+            PathKind::Watch => SKB_TSTAMP,
+            _ => first(kind).map_or("", |stage| stage.name),
+        });
         Self { thresholds: thresholds(above), from }
     }
 }
@@ -115,12 +120,12 @@ mod tests {
     fn paths_begin_at_the_earliest_stage_that_is_observed() {
         let all = PathTerms::new(&[], |_| true);
         let (nic, irq) = ("nic_rx", "irq_handler");
-        assert_eq!(all.from, [nic, irq, nic, irq, "sock_send", "tcp_transmit_skb"]);
+        assert_eq!(all.from, [nic, irq, nic, irq, "sock_send", "tcp_transmit_skb", SKB_TSTAMP]);
         let few = ["netif_receive_skb", "net_dev_queue", "consume_skb"];
         let few = PathTerms::new(&[], |stage| few.contains(&stage.name));
         let (rx, tx) = (few.from[1], few.from[4]);
         assert_eq!((rx, tx), ("netif_receive_skb", "net_dev_queue"));
-        assert_eq!(few.from, ["", rx, "", rx, tx, tx]);
+        assert_eq!(few.from, ["", rx, "", rx, tx, tx, SKB_TSTAMP]);
     }
 
     #[test]

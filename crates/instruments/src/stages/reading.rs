@@ -16,7 +16,7 @@ use std::time::Duration;
 const SLOWEST: f64 = 0.9999;
 /// and as many more in each second, the slowest, if they took at least so long: of few packets, 1 in 10,000 is none.
 const EXPLAINED_PER_S: f64 = 20.0;
-const LATE_NS: f64 = 1e6;
+pub const LATE_NS: f64 = 1e6;
 /// Where spans become slower, many more exceed what was measured before: they are explained up to this many times those,
 const SPARE: f64 = 2.0;
 /// and so many at the start.
@@ -42,7 +42,7 @@ pub fn set_slow(slow_spans: &Mapped, number: usize, ns: u64, left: u64) {
 
 /// From how many nanoseconds on packets of a span are slow by default: the slowest 1 in 10,000; and the slowest 20 per
 /// second if those took 1 ms or more. Samples are `(bucket, count)` of so many seconds.
-fn slow_from(samples: &[(usize, u64)], observed_s: f64) -> u64 {
+pub fn slow_from(samples: &[(usize, u64)], observed_s: f64) -> u64 {
     let share = EXPLAINED_PER_S * observed_s / count(samples).max(1.0);
     let at = (share < 1.0).then(|| interpolated_ns(samples, 1.0 - share)).flatten();
     let late = at.unwrap_or(LATE_NS).max(LATE_NS);

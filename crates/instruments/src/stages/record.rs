@@ -146,6 +146,8 @@ pub enum Change {
     Woken {
         /// What woke it.
         by: Waker,
+        /// The CPU on which a softirq or an interrupt did.
+        on: Option<u32>,
         /// Whether it is throttled.
         throttled: bool,
     },
@@ -249,7 +251,7 @@ impl Record {
         let ring = to_cpu.checked_mul(RINGS)?;
         let reader = reader(bytes, logs, begin_ns)?;
         let mut others = BTreeMap::new();
-        for cpu in reader.cpus().filter(|&cpu| cpu != to_cpu) {
+        for cpu in reader.cpus().chain(reader.wakers()).filter(|&cpu| cpu != to_cpu) {
             if let Some(events) = CpuEvents::latest(cpu, logs, begin_ns) {
                 others.entry(cpu).or_insert(events);
             }
@@ -293,6 +295,12 @@ impl Record {
 }
 
 impl CpuEvents {
+    /// Nothing is known of it.
+    pub fn unknown() -> Self {
+        let cut = || Ring { events: Vec::new(), cut: true };
+        Self { tasks: cut(), softirqs: cut() }
+    }
+
     /// The events of a CPU, if any were received.
     fn latest(cpu: u32, logs: &Logs, after_ns: u64) -> Option<Self> {
         let ring = cpu.checked_mul(RINGS)?;
@@ -303,6 +311,14 @@ impl CpuEvents {
 }
 
 impl ReaderEvents {
+    /// The CPUs that it was woken on.
+    fn wakers(&self) -> impl Iterator<Item = u32> {
+        self.events.iter().filter_map(|event| match event.what {
+            Change::Woken { on, .. } => on,
+            _ => None,
+        })
+    }
+
     /// The CPUs that it was on.
     fn cpus(&self) -> impl Iterator<Item = u32> {
         self.events.iter().map(|event| event.cpu)
@@ -398,6 +414,10 @@ pub(super) fn reader_event(bytes: &[u8]) -> Option<ReaderEvent> {
                 1 => Waker::Softirq(id),
                 2 => Waker::Irq(id),
                 _ => Waker::Task(id, comm(bytes.get(16..32)?)),
+            },
+            on: match policy & !WAKER_THROTTLED {
+                1 | 2 => half(bytes, 24)?.checked_sub(1),
+                _ => None,
             },
             throttled: policy & WAKER_THROTTLED != 0,
         },
@@ -552,7 +572,7 @@ mod tests {
         let event = |ns, cpu, what| ReaderEvent { ns, cpu, what };
         let events = vec![
             event(4100, 4, Change::Blocks(block)),
-            event(4600, 4, Change::Woken { by, throttled: false }),
+            event(4600, 4, Change::Woken { by, on: None, throttled: false }),
             event(4700, 3, Change::Runs),
         ];
         assert_eq!(record.reader, ReaderEvents { events, known_from: 0 });

@@ -3,6 +3,7 @@
 //! To observe a further stage: a line in `bpf/stages.h`, from which [`STAGES`] is generated, a program in
 //! `bpf/stages_*.h`, a row in [`PROBES`].
 
+use super::watch::SKB_TSTAMP;
 use crate::kernel::{
     Point, Probe, at, better_at, entry, entry_by, exit, helper_probe, of, or_at, pointed_to, probe,
     returns,
@@ -26,6 +27,11 @@ pub struct Stage {
 
 include!(concat!(env!("OUT_DIR"), "/stages_table.rs"));
 
+/// The stage of the receive path with that name.
+pub fn receive_stage(name: &str) -> Option<&'static Stage> {
+    STAGES.iter().find(|stage| stage.direction == Direction::Rx && stage.name == name)
+}
+
 /// The lowest detail that includes a stage with that name, in either direction.
 pub fn detail_of(name: &str) -> Option<Detail> {
     STAGES.iter().filter(|stage| stage.name == name).map(|stage| stage.detail).min()
@@ -39,6 +45,11 @@ const fn vector(name: &'static str, function: &'static str) -> Probe {
 /// A probe that budgets need.
 const fn budget(probe: Probe) -> Probe {
     Probe { history: true, ..probe }
+}
+
+/// A probe that watches every packet.
+const fn watch(probe: Probe) -> Probe {
+    Probe { watch: true, ..probe }
 }
 
 /// A probe without stages, needed to observe others.
@@ -175,6 +186,13 @@ pub const PROBES: &[Probe] = &[
     probe("net_dev_xmit", "net_dev_xmit", "xmit_one", &["net_dev_xmit"]),
     probe("consume_skb", "consume_skb", "consume_skb", &["consume_skb"]),
     probe("kfree_skb", "kfree_skb", "kfree_skb_reason", &["kfree_skb"]),
+    watch(better_at(
+        probe("watch_datagram", "consume_skb", "consume_skb", &[]),
+        &[entry("skb_consume_udp")],
+    )),
+    watch(probe("watch_ready", "sk_data_ready", "sock_def_readable", &[])),
+    watch(probe("watch_receive", "sock_recv_length", "sock_recvmsg", &[])),
+    watch(probe("watch_segment", "skb_copy_datagram_iovec", "skb_copy_datagram_iter", &[])),
 ];
 
 /// Maximum number of spans of a measurement (`SPANS_MAX` in `bpf/inflight.h`).
@@ -209,7 +227,9 @@ fn pairs_of_stages() -> Vec<(usize, usize)> {
             };
             // After the copy, only the end of the receive call follows.
             let after_copy = a.name != "skb_copy_datagram" || b.name == "sock_recv";
-            if a.direction == b.direction && !a.last && !begins && after_copy {
+            // Seen only from a packet's end.
+            let is_watched = [a.name, b.name].contains(&SKB_TSTAMP);
+            if a.direction == b.direction && !is_watched && !a.last && !begins && after_copy {
                 pairs.push((from, to));
             }
         }
@@ -234,13 +254,14 @@ mod tests {
         for probe in PROBES {
             let names = probe.stages.iter().chain(probe.keeps_for);
             assert!(names.clone().all(|name| detail_of(name).is_some()), "{probe:?}");
-            assert!(probe.history || names.count() > 0, "{probe:?}");
+            assert!(probe.history || probe.watch || names.count() > 0, "{probe:?}");
         }
     }
 
     #[test]
     fn every_stage_has_a_probe_and_every_probe_a_program() {
-        for stage in STAGES {
+        // (The stamp is no call.)
+        for stage in STAGES.iter().filter(|stage| stage.name != SKB_TSTAMP) {
             assert!(PROBES.iter().any(|p| p.stages.contains(&stage.name)), "{}", stage.name);
         }
         crate::kernel::assert_has_programs::<crate::stages::load::skeleton::StagesSkelBuilder>(

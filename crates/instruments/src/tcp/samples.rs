@@ -108,7 +108,7 @@ impl Samples {
         self.meter.spent(runs);
         self.set_active(false);
         self.before += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
-        self.attached.detach_tracepoints();
+        self.attached.detach_tracepoints(|_| false);
         self.meter.pause(Duration::ZERO);
     }
 

@@ -19,6 +19,11 @@ use std::time::{Duration, Instant};
 /// Connections that have ended and are still listed; the oldest are dropped.
 const CLOSED_MAX: usize = 10_000;
 
+/// Reading where packets arrive walks the kernel's whole table of connections in one system call: 3 ms where that has
+/// 262,144 buckets, in which a kernel without preemption gives the CPU to nobody. It may take one in so many parts of the
+/// time.
+const ARRIVALS_IN: u32 = 500;
+
 /// Connections whose process is looked for before a result: of so many, which reader is late matters little.
 pub(super) const OWNERS_MAX: usize = 4096;
 
@@ -26,6 +31,8 @@ pub(super) const OWNERS_MAX: usize = 4096;
 pub(super) struct State {
     diag: TcpDiag,
     arrivals: Result<Arrivals, InstrumentError>,
+    /// Before that, where packets arrive is not read again.
+    next_arrivals: Instant,
     pressure: Pressure,
     pub root: Root,
     filter: TcpFilter,
@@ -73,6 +80,7 @@ impl State {
         Ok(Self {
             diag: TcpDiag::open().map_err(|error| refused(&error))?,
             arrivals: Arrivals::load(&filter),
+            next_arrivals: Instant::now(),
             pressure: Pressure::default(),
             root: Root::live(),
             filter,
@@ -159,7 +167,10 @@ impl State {
     /// Looks where packets arrived, and which of these CPUs and which readers are late.
     pub fn look_at_cpus(&mut self) {
         let Self { arrivals, connections: Connections { tracks, by_cookie, .. }, .. } = self;
-        if let Ok(arrivals) = arrivals {
+        let is_due =
+            Instant::now() >= self.next_arrivals && tracks.iter().any(|track| !track.closed);
+        if let (Ok(arrivals), true) = (arrivals, is_due) {
+            let began = Instant::now();
             let each = |cookie: u64, arrival: Arrival| {
                 let at = by_cookie.get(&cookie).copied();
                 let track =
@@ -168,6 +179,7 @@ impl State {
             };
             // What was known before holds if the kernel refuses this time.
             let _ = arrivals.read(each);
+            self.next_arrivals = Instant::now() + ARRIVALS_IN * began.elapsed();
         }
         let live = || self.connections.tracks.iter().filter(|track| !track.closed);
         let cpus: HashSet<u32> = live().filter_map(|track| track.arrival.cpu()).collect();

@@ -44,10 +44,18 @@ fn summary(outlier: &Outlier) -> String {
     format!("{from} -> {to} {us} us: {}", shares.join(", "))
 }
 
+/// Plays a scene of which only both ends of each packet are watched, and requires that the fault is named.
+fn play_watched<F: Fault>(name: &str, reader: Policy, fault: impl Fn(&Scene) -> F) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let scene = Scene::watched(reader);
+    judge(&format!("watched, {name}"), &mut fault(&scene), scene);
+}
+
+/// One after the other: they disturb each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// Plays a scene and requires that the fault is named.
 fn play<F: Fault>(name: &str, reader: Policy, fault: impl Fn(&Scene) -> F) -> Measurement {
-    static ALONE: Mutex<()> = Mutex::new(());
-    // One after the other: they disturb each other.
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let scene = Scene::new(reader);
     judge(name, &mut fault(&scene), scene)
@@ -178,4 +186,62 @@ fn a_quota_that_is_used_up() {
         return;
     }
     play("CPU quota of the reader's cgroup", Policy::Nice(0), Quota::new);
+}
+
+#[test]
+fn watched_a_real_time_task_before_the_reader() {
+    if !can_run() {
+        return;
+    }
+    let fault = |_: &Scene| Behind::new(Policy::Fifo(50), ShareKind::Runqueue);
+    play_watched("real-time task before the reader", READER, fault);
+}
+
+#[test]
+fn watched_a_task_beside_the_reader() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
+        return;
+    }
+    let fault = |_: &Scene| Behind::new(Policy::Nice(-20), ShareKind::Runqueue);
+    play_watched("task beside the reader", Policy::Batch(19), fault);
+}
+
+#[test]
+fn watched_many_timers_at_once() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
+        return;
+    }
+    play_watched("timer interrupts", READER, |_| Timers::new());
+}
+
+#[test]
+fn watched_packets_ahead() {
+    if !can_run() {
+        return;
+    }
+    play_watched("burst of packets ahead", READER, Queued::same_device);
+}
+
+#[test]
+fn watched_softirqs_of_another_device() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
+        return;
+    }
+    play_watched("softirqs of another device", READER, |_| Queued::other_device());
+}
+
+#[test]
+fn watched_a_reader_that_is_moved() {
+    if !nearpath_testing::require_lengthy() || !can_run() {
+        return;
+    }
+    play_watched("reader moved to another CPU", READER, |_| Moved::new());
+}
+
+#[test]
+fn watched_a_quota_that_is_used_up() {
+    if !can_run() || !quota::can_be_set() {
+        return;
+    }
+    play_watched("CPU quota of the reader's cgroup", Policy::Nice(0), Quota::new);
 }

@@ -86,16 +86,23 @@ pub struct Scene {
     pub reader: Reader,
     client: UdpSocket,
     port: u16,
+    /// Whether the stages are paused, so that all is known from the watch.
+    watches: bool,
 }
 
 impl Scene {
+    /// With the stages paused: what is slow is known from both ends of its path only.
+    pub fn watched(reader: Policy) -> Self {
+        Self { watches: true, ..Self::new(reader) }
+    }
+
     pub fn new(reader: Policy) -> Self {
         let pair = VethPair::new(1).unwrap();
         let server = pair.run(Side::Server, |s| UdpSocket::bind((s.ipv4(), 0))).unwrap();
         let client = pair.run(Side::Client, |s| UdpSocket::bind((s.ipv4(), 0))).unwrap();
         client.connect(server.local_addr().unwrap()).unwrap();
         let port = server.local_addr().unwrap().port();
-        Self { reader: Reader::new(server, reader), pair, client, port }
+        Self { reader: Reader::new(server, reader), pair, client, port, watches: false }
     }
 
     /// One fault for each round, and in between packets without.
@@ -121,10 +128,15 @@ impl Scene {
             budgets: true,
             slow: Some(slow),
             outliers: 20 * rounds,
+            watch: self.watches,
+            causes: self.watches,
             ..Options::default()
         };
         let mut stages = Stages::new(&each_cpu_a_node(), options);
         stages.start().unwrap();
+        if self.watches {
+            stages.pause(Duration::ZERO, Duration::ZERO, &|_| true);
+        }
         let mut windows = Vec::new();
         // Some linear congruence: the times differ, and are the same in each run.
         let mut random = 4711_u64;

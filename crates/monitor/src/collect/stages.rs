@@ -117,6 +117,7 @@ pub fn stages_between(now: &Measurement, before: &Measurement) -> Measurement {
             sampled_out: less(new.sampled_out, old.sampled_out),
         },
         events_lost: less(now.events_lost, before.events_lost),
+        watch: now.watch.as_ref().map(|watch| watch.since(before.watch.as_ref())),
         paths: now.paths_since(before),
         spans: now.spans_since(before),
         slow: now.slow.since(&before.slow),

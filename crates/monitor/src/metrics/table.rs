@@ -26,7 +26,7 @@ macro_rules! metrics {
 
 const DIRECTION: Label = Label {
     name: "direction",
-    values: "`rx`, `tx`; of paths `receive_from_nic`, `receive`, `forward_from_nic`, `forward`, `transmit`, `kernel_transmit`",
+    values: "`rx`, `tx`; of paths `receive_from_nic`, `receive`, `forward_from_nic`, `forward`, `transmit`, `kernel_transmit`, `watch`",
 };
 const FROM: Label = Label { name: "from", values: "a stage" };
 const TO: Label = Label { name: "to", values: "a stage" };

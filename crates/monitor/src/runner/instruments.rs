@@ -72,6 +72,8 @@ pub fn observe_stages(context: Context<'_>) {
             limit: config.limit_of(Source::Stages),
             outliers: OUTLIERS,
             btf_file: config.btf_file.clone(),
+            watch: true,
+            causes: config.has(Source::Budgets),
             ..stages::Options::default()
         };
         let before: RefCell<Option<Measurement>> = RefCell::new(None);

@@ -252,7 +252,7 @@ impl Looking {
         let netns = self.source.netns_inode()?;
         let filter = self.filters.resolve(&before, netns)?;
         let together = instrument.insert(self.together(root, &before, filter.clone())?);
-        let measured = self.measure(together, &before, &filter, &interrupt)?;
+        let measured = self.measure(together, &filter, &interrupt)?;
         if interrupt.happened() {
             say("stopped early by a signal");
         }
@@ -267,7 +267,6 @@ impl Looking {
     fn measure(
         &self,
         together: &mut Together<'_>,
-        host: &Host,
         filter: &Filter,
         interrupt: &Interrupt,
     ) -> Result<Measured, Failure> {
@@ -295,7 +294,7 @@ impl Looking {
             // Too few packets to decide: observe all stages of those that follow.
             None => self.timing.options(filter.clone(), Detail::Full),
         };
-        together.look_closer(Stages::new(&host.topology, options));
+        together.look_closer(options);
         let closer = time.measure_part(together, interrupt, part..time.duration, each)?;
         Ok(closer.after(first))
     }

@@ -17,8 +17,8 @@ use nearpath_host::{Root, Wanted, current_netns};
 use nearpath_instruments::stages::Options;
 use nearpath_model::fix::{Attempt, Fixed, Kept, Left, NotTried, PacketFigures};
 use nearpath_model::{
-    Detail, Diagnosis, Direction, Entry, Finding, Host, PathKind, Pending, Plan, PlannedChange,
-    Severity, Target, TrialReport, Verdict,
+    Detail, Diagnosis, Direction, Entry, Finding, Host, PathKind, PathLatency, Pending, Plan,
+    PlannedChange, Severity, Target, TrialReport, Verdict,
 };
 use nearpath_trial::live::{Figure, Metric};
 use nearpath_tune::{Journal, Live, steering};
@@ -265,7 +265,7 @@ impl Fix {
 
     /// What a trial measures: whole packets of the kind that most are of.
     fn measured(&self, now: &Diagnosis, host: &Host) -> anyhow::Result<Measured> {
-        let kind = main_path(now).unwrap_or(PathKind::Receive);
+        let kind = followed_path(now).unwrap_or(PathKind::Receive);
         let (direction, detail) = match kind {
             PathKind::Transmit | PathKind::KernelTransmit => (Direction::Tx, Detail::Path),
             _ => (Direction::Rx, Detail::Coarse),
@@ -369,12 +369,22 @@ fn agreed(question: &str) -> bool {
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// The kind of path that is compared: received packets if there are some, else what most whole packets took.
+/// The kind of path that a trial compares: received packets if there are some, else what most whole packets took.
+fn followed_path(diagnosis: &Diagnosis) -> Option<PathKind> {
+    let paths = &diagnosis.measurement.as_ref()?.paths;
+    let is_one = |path: &&PathLatency| {
+        path.count > 0 && !path.kind.is_from_nic() && path.kind != PathKind::Watch
+    };
+    let main =
+        paths.iter().filter(is_one).max_by_key(|path| (path.kind == PathKind::Receive, path.count));
+    main.map(|path| path.kind)
+}
+
+/// The kind whose figures are shown: of every packet received if there are some.
 fn main_path(diagnosis: &Diagnosis) -> Option<PathKind> {
     let paths = &diagnosis.measurement.as_ref()?.paths;
-    let of_packets = paths.iter().filter(|path| path.count > 0 && !path.kind.is_from_nic());
-    let main = of_packets.max_by_key(|path| (path.kind == PathKind::Receive, path.count));
-    main.map(|path| path.kind)
+    let watched = paths.iter().find(|path| path.kind == PathKind::Watch && path.count > 0);
+    watched.map(|path| path.kind).or_else(|| followed_path(diagnosis))
 }
 
 fn figures(diagnosis: &Diagnosis) -> Option<PacketFigures> {

@@ -7,6 +7,7 @@
 mod figures;
 mod links;
 mod meter;
+mod neighbours;
 mod switched;
 
 pub use figures::Compared;

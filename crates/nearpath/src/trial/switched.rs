@@ -3,9 +3,10 @@
 
 use super::figures::{Figures, merged};
 use super::links::Losses;
+use super::neighbours::Neighbours;
 use super::{Bench, NothingMade};
 use anyhow::{Context, bail};
-use nearpath_model::{Block, Comparison, Hops, Moved, Step, Tail, TrialFigure};
+use nearpath_model::{Block, Comparison, Hops, Moved, Step, Tail, Target, TrialFigure};
 use nearpath_trial::comparison::{Buckets, tail};
 use nearpath_trial::experiment::{Experiment, Seen};
 use nearpath_trial::live::Needs;
@@ -40,6 +41,7 @@ pub(super) struct Switched<'b, 'a> {
     /// The switches after which the time to settle was measured.
     settled: Vec<Switch>,
     figures: Figures,
+    neighbours: Neighbours,
     /// All blocks in order, each with whether it has the plan.
     blocks: Vec<(bool, MeasuredBlock)>,
 }
@@ -68,7 +70,10 @@ impl<'b, 'a> Switched<'b, 'a> {
         let settling = bench.config.settling.unwrap_or(SETTLING_MIN);
         let owners = steps.iter().map(|step| step.change.target.owner());
         bench.meter.links().watch(bench.root, owners);
+        let mut neighbours = Neighbours::default();
+        neighbours.begin_trial(steps.iter().flat_map(|step| moved(&step.change.target)));
         Self {
+            neighbours,
             bench,
             steps,
             outer: base,
@@ -258,6 +263,15 @@ impl<'b, 'a> Switched<'b, 'a> {
     }
 }
 
+/// The thread that a change moves, or its process if all of that follows.
+fn moved(target: &Target) -> Option<u32> {
+    match target {
+        Target::Thread(thread) if thread.since_ticks.is_some() => Some(thread.pid),
+        Target::Thread(thread) => Some(thread.tid),
+        _ => None,
+    }
+}
+
 impl Experiment for Switched<'_, '_> {
     type Error = anyhow::Error;
 
@@ -274,6 +288,7 @@ impl Experiment for Switched<'_, '_> {
     }
 
     fn block(&mut self) -> anyhow::Result<Result<Seen, String>> {
+        self.neighbours.begin(self.bench.root);
         let (before, began) = (Losses::read(self.bench.root), Instant::now());
         self.bench.meter.begin(self.bench.root)?;
         if let Some(harm) = self.watch()? {
@@ -281,6 +296,9 @@ impl Experiment for Switched<'_, '_> {
         }
         let needs = if self.with { Needs::Anything } else { Needs::Some };
         let found = self.bench.meter.end(self.bench.root, needs)?;
+        if let Some(harm) = self.neighbours.end(self.bench.root, self.with) {
+            return Ok(Err(harm));
+        }
         let (block, hops, latencies) = (found.block, found.hops, found.latencies);
         let lost = Losses::read(self.bench.root).since(&before) as f64;
         // Of probes that nobody answers, this host may have lost none.

@@ -5,7 +5,7 @@ use super::grid::{Cell, Grid};
 use super::view::Tab;
 use crate::text::{path_name, printable, share_name};
 use nearpath_model::frame::Frame;
-use nearpath_model::{Direction, Measurement, Outlier, Severity, units};
+use nearpath_model::{Direction, Measurement, Outlier, PathKind, PathLatency, Severity, units};
 use std::cmp::Reverse;
 
 /// CPUs of a queue that are named.
@@ -45,12 +45,22 @@ pub(super) fn packets_per_second(m: &Measurement, count: u64) -> f64 {
     if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }
 
+/// Packets per second of a kind of path: those that are watched, in the whole time.
+pub(super) fn paths_per_second(m: &Measurement, path: &PathLatency) -> f64 {
+    match &m.watch {
+        Some(watch) if path.kind == PathKind::Watch && watch.watched_s > 0.0 => {
+            path.count as f64 / watch.watched_s
+        }
+        _ => packets_per_second(m, path.count),
+    }
+}
+
 fn path(frame: &Frame) -> Grid {
     let mut rows = Vec::new();
     if let Some(m) = &frame.diagnosis.measurement {
         for path in m.paths.iter().filter(|path| path.count > 0) {
             rows.push(vec![
-                figure(packets_per_second(m, path.count)),
+                figure(paths_per_second(m, path)),
                 latency(path.p50_ns),
                 latency(path.p99_ns),
                 latency(path.p999_ns),

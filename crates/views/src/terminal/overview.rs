@@ -3,7 +3,7 @@
 use super::bars::{self, Axis, longest, rate, time};
 use super::grid::{cut, width_of};
 use super::heat;
-use super::lists::{no_packets, packets_per_second, severity};
+use super::lists::{no_packets, packets_per_second, paths_per_second, severity};
 use super::style::Palette;
 use crate::text::{path_name, printable, share_name};
 use nearpath_model::frame::Frame;
@@ -106,8 +106,7 @@ fn path(frame: &Frame, palette: Palette, width: usize) -> Section {
         .iter()
         .flat_map(|span| [span.p50_ns, span.p99_ns, longest(span.max_ns, &span.buckets)]);
     let axis = Axis::over(times.chain(span_times).flatten(), bar);
-    let row = |name: String, count: u64, [p50, p99, max]: [Option<u64>; 3]| {
-        let per_second = m.map_or(0.0, |m| packets_per_second(m, count));
+    let row = |name: String, per_second: f64, [p50, p99, max]: [Option<u64>; 3]| {
         Line::from(vec![
             Span::raw(padded(&name, names)),
             Span::raw(format!(
@@ -125,7 +124,7 @@ fn path(frame: &Frame, palette: Palette, width: usize) -> Section {
         .map(|p| {
             row(
                 path_name(p.kind).to_owned(),
-                p.count,
+                m.map_or(0.0, |m| paths_per_second(m, p)),
                 [p.p50_ns, p.p99_ns, longest(p.max_ns, &p.buckets)],
             )
         })
@@ -133,7 +132,8 @@ fn path(frame: &Frame, palette: Palette, width: usize) -> Section {
     let least = lines.len() + 2;
     lines.extend(spans.iter().map(|span| {
         let name = format!(" {} → {}", printable(&span.from), printable(&span.to));
-        row(name, span.count, [span.p50_ns, span.p99_ns, longest(span.max_ns, &span.buckets)])
+        let per_second = m.map_or(0.0, |m| packets_per_second(m, span.count));
+        row(name, per_second, [span.p50_ns, span.p99_ns, longest(span.max_ns, &span.buckets)])
     }));
     if lines.is_empty() {
         lines.push(Line::styled(no_packets(frame), palette.faint()));

@@ -4,7 +4,9 @@ use super::histogram::{direction, histogram};
 use super::table::{Column, Table, left, or_none, right};
 use super::units::{digits, latency, percent, percentage, printable};
 use super::{drops, groups, heading, line, outliers, paths, stamps, timelines, vm};
-use nearpath_model::{Cost, Detail, Direction, Measurement, NotObservable, Span, StageListing};
+use nearpath_model::{
+    Cost, Detail, Direction, Measurement, NotObservable, Span, StageListing, Watch,
+};
 use std::collections::BTreeMap;
 
 /// The whole measurement; `width` is that of the terminal, `None` for other outputs.
@@ -75,9 +77,37 @@ pub(super) fn spans(all: &[Span], whose: &str, width: Option<usize>) -> String {
     out
 }
 
+/// Of every packet: `201k in 10.0s, 812 later than 1.00ms; for 9.8s it was recorded why, for 98.0% of these`.
+fn watched(watch: &Watch) -> String {
+    if let Some(reason) = &watch.not_watched {
+        return format!("not every packet: {}", printable(reason));
+    }
+    let mut out = format!(
+        "{} packets received in {}s, {} later than {}",
+        watch.packets,
+        digits(watch.watched_s),
+        watch.late,
+        latency(watch.late_ns)
+    );
+    if watch.late > 0 {
+        let explained = percent((watch.explained as f64 / watch.late as f64).min(1.0));
+        out.push_str(&format!(", {explained} of these explained"));
+    }
+    if watch.unstamped > 0 {
+        out.push_str(&format!("; {} more without a time stamp", watch.unstamped));
+    }
+    if watch.recorded_s < 0.99 * watch.watched_s {
+        out.push_str(&format!("; causes were recorded for {}s", digits(watch.recorded_s)));
+    }
+    out
+}
+
 fn header(measurement: &Measurement) -> String {
     let mut out = String::new();
     measured(&mut out, &measurement.filter, measurement.duration_s);
+    if let Some(watch) = &measurement.watch {
+        line!(out, "watched:      {}", watched(watch));
+    }
     if let Some(observed) = measurement.observed_s {
         let limit = measurement.limit_percent.map_or_else(String::new, |limit| {
             format!(", limited to {} of a CPU", percentage(limit))

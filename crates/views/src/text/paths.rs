@@ -68,6 +68,7 @@ pub fn name(kind: PathKind) -> &'static str {
         PathKind::Forward => "forward",
         PathKind::Transmit => "transmit",
         PathKind::KernelTransmit => "transmit by the kernel",
+        PathKind::Watch => "every packet received",
     }
 }
 

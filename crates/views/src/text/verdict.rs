@@ -10,7 +10,7 @@ use super::units::{latency, percent, percentage, printable, seconds, short};
 use anstyle::{AnsiColor, Style};
 use nearpath_model::drops::in_short;
 use nearpath_model::{
-    Diagnosis, Finding, FindingCost, Measurement, Packets, PathKind, PathLatency, Severity,
+    Diagnosis, Finding, FindingCost, Measurement, Packets, PathKind, PathLatency, Severity, Watch,
 };
 use std::collections::BTreeSet;
 
@@ -74,6 +74,7 @@ pub fn verdict(diagnosis: &Diagnosis, next: Option<&str>, lines: usize) -> Strin
 fn figures(diagnosis: &Diagnosis, next: Option<&str>) -> String {
     let mut out = String::new();
     if let Some(measured) = &diagnosis.measurement {
+        measured.watch.iter().for_each(|watch| line!(out, "{}", watched(watch)));
         line!(out, "{}", packets(measured));
         let paths = measured.paths.iter().filter_map(end_to_end).take(PATHS);
         paths.for_each(|path| line!(out, "{path}"));
@@ -102,16 +103,69 @@ fn nothing_found(diagnosis: &Diagnosis) -> String {
         return elided(&format!("Nothing could be checked: {}", printable(reason)), COLUMNS);
     }
     let measured = match &diagnosis.measurement {
-        None => "; no packets were measured",
-        Some(m) if m.packets.started == 0 => "; no packets were seen",
-        Some(_) => "",
+        None => "; no packets were measured".to_owned(),
+        Some(m) => covered(m),
     };
     match (skipped, all) {
         (0, _) => format!("No problems found{measured}"),
         // From a nearpath that did not report how many there are.
-        (_, 0) => format!("No problems found; {} could not run{measured}", count(skipped, "check")),
-        _ => format!("No problems found; {skipped} of {all} checks could not run{measured}"),
+        (_, 0) => format!("No problems found{measured}; {} could not run", count(skipped, "check")),
+        _ => format!("No problems found{measured}; {skipped} of {all} checks could not run"),
     }
+}
+
+/// What was looked at: `: none of 201k received packets was later than 1.00ms`.
+fn covered(measured: &Measurement) -> String {
+    let watch = measured.watch.as_ref().filter(|watch| watch.not_watched.is_none());
+    if let Some(watch) = watch.filter(|watch| watch.packets > 0) {
+        let (all, than) = (short(watch.packets), latency(watch.late_ns));
+        let part = if watch.unstamped > 0 { "with a time stamp " } else { "" };
+        return match watch.late {
+            0 => format!(": none of {all} packets received {part}was later than {than}"),
+            1 => format!(": 1 of {all} packets received {part}was later than {than}"),
+            late => {
+                format!(": {} of {all} packets received {part}were later than {than}", short(late))
+            }
+        };
+    }
+    if measured.packets.started == 0 {
+        return "; no packets were seen".to_owned();
+    }
+    let share = measured.observed_time_s() / measured.duration_s.max(f64::MIN_POSITIVE);
+    match share < MOST_OF_IT {
+        true => format!(
+            " in the {} of the time that was watched: a fault that comes and goes can be missed",
+            percent(share)
+        ),
+        false => String::new(),
+    }
+}
+
+/// `watched 201k packets received in 10.0s: 812 later than 1.00ms, 98.0% of these explained`.
+fn watched(watch: &Watch) -> String {
+    if let Some(reason) = &watch.not_watched {
+        return elided(&format!("not every packet is watched: {}", printable(reason)), COLUMNS);
+    }
+    let late = match watch.late {
+        0 => format!("none later than {}", latency(watch.late_ns)),
+        late => {
+            let explained = percent((watch.explained as f64 / late as f64).min(1.0));
+            format!(
+                "{} later than {}, {explained} of these explained",
+                short(late),
+                latency(watch.late_ns)
+            )
+        }
+    };
+    let unstamped = match watch.unstamped {
+        0 => String::new(),
+        some => format!(", {} without a time stamp", short(some)),
+    };
+    format!(
+        "watched {} packets received in {}: {late}{unstamped}",
+        short(watch.packets),
+        seconds(watch.watched_s)
+    )
 }
 
 /// What is noted as not checked and is no check: evidence that is missing, and names that were refused.
@@ -396,7 +450,7 @@ mod tests {
             ["measurement", "a", "b", "a", "nics"].into_iter().map(missing).collect();
         assert_eq!(
             said(&diagnosis),
-            "No problems found; 2 of 3 checks could not run; no packets were measured"
+            "No problems found; no packets were measured; 2 of 3 checks could not run"
         );
         diagnosis.not_checked.push(missing("c"));
         assert_eq!(said(&diagnosis), "Nothing could be checked: no root");

@@ -9,7 +9,9 @@ mod tests;
 mod timeline;
 mod who;
 
-use super::record::{Queued, Raiser, Record};
+use super::record::{Change, CpuEvents, Queued, Raiser, Record, Waker};
+use super::table::receive_stage;
+use super::watch::SKB_TSTAMP;
 use crate::stamps::NIC_RX;
 use nearpath_model::{CpuId, Culprit, Share, ShareKind};
 use std::collections::BTreeMap;
@@ -83,8 +85,81 @@ impl Waits {
     }
 }
 
+/// What a reader blocks on that waits for packets.
+const FOR_PACKETS: [&str; 3] = ["socket", "poll", "io_uring"];
+
 /// Maps the activity of the CPU and the reader onto the span.
 pub fn budget(record: &Record) -> Budget {
+    if record.from.name != SKB_TSTAMP {
+        return of_span(record);
+    }
+    let Some((before, after)) = parts_of_watched(record) else {
+        return of_span(&since_delivery(record, record.begin_ns()));
+    };
+    let (before, after) = (of_span(&before), of_span(&after));
+    let mut shares = after.shares;
+    for share in before.shares {
+        let is = |other: &&mut Share| (other.share, &other.who) == (share.share, &share.who);
+        match shares.iter_mut().find(is) {
+            Some(other) => other.ns += share.ns,
+            None => shares.push(share),
+        }
+    }
+    shares.sort_by_key(|share| std::cmp::Reverse(share.ns));
+    let unknown: u64 = shares.iter().filter(|s| s.share == ShareKind::Unknown).map(|s| s.ns).sum();
+    Budget {
+        shares,
+        complete: unknown as f64 <= record.span_ns as f64 * TOLERANCE,
+        packets: before.packets,
+    }
+}
+
+/// A watched packet, of which only both ends are known, before and after it was delivered to its socket. A reader that
+/// waits for packets was not given this one before it was last woken, by a softirq; the time before that it waited for
+/// the CPU on which it was. `None` if its reader never waited meanwhile: then that was all it waited for.
+fn parts_of_watched(record: &Record) -> Option<(Record, Record)> {
+    let phases = phases(record);
+    let is_wait = |phase: &&Phase| match &phase.state {
+        State::Blocked { on, woken_by } => {
+            let waits = on.as_deref().is_none_or(|on| FOR_PACKETS.contains(&on));
+            waits && !matches!(woken_by, Some(Waker::Irq(_)))
+        }
+        _ => false,
+    };
+    let delivered = phases.iter().rev().find(is_wait)?.end;
+    // The reader may have waited up to the end of what is known.
+    if delivered <= record.begin_ns() || delivered >= record.at_ns {
+        return None;
+    }
+    let woken = record.reader.events.iter().rev().find_map(|event| match event.what {
+        Change::Woken { on, .. } if event.ns <= delivered => Some(on),
+        _ => None,
+    });
+    let cpu = woken.flatten().unwrap_or(record.from_cpu);
+    let events = if cpu == record.to_cpu { Some(&record.cpu) } else { record.others.get(&cpu) };
+    let before = Record {
+        at_ns: delivered,
+        span_ns: delivered - record.begin_ns(),
+        to_cpu: cpu,
+        from: receive_stage("netif_rx")?,
+        to: receive_stage("sk_data_ready")?,
+        ended_in_task: false,
+        cpu: events.cloned().unwrap_or_else(CpuEvents::unknown),
+        ..record.clone()
+    };
+    Some((before, since_delivery(record, delivered)))
+}
+
+/// The part of a watched packet's time in which it was in its socket.
+fn since_delivery(record: &Record, delivered: u64) -> Record {
+    Record {
+        span_ns: record.at_ns - delivered,
+        from: receive_stage("sk_data_ready").unwrap_or(record.from),
+        ..record.clone()
+    }
+}
+
+fn of_span(record: &Record) -> Budget {
     let begin = record.begin_ns();
     let (of_cpu, received) = stretches(record, &record.cpu);
     let spanned: Vec<&Stretch> = of_cpu.iter().filter(|s| s.end > begin).collect();

@@ -220,7 +220,7 @@ fn blocks(on: &str) -> Change {
 }
 
 fn woken(pid: u32, comm: &str) -> Change {
-    Change::Woken { by: Waker::Task(pid, comm.to_owned()), throttled: false }
+    Change::Woken { by: Waker::Task(pid, comm.to_owned()), on: None, throttled: false }
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn a_packet_behind_the_first_waits_for_the_readers_cpu_too() {
         ],
         vec![at(700, What::Softirq(NET_RX, 5)), at(710, What::SoftirqEnd(6))],
     );
-    let by = Change::Woken { by: Waker::Softirq(NET_RX), throttled: false };
+    let by = Change::Woken { by: Waker::Softirq(NET_RX), on: None, throttled: false };
     let r = with_reader(
         r,
         vec![
@@ -250,6 +250,77 @@ fn a_packet_behind_the_first_waits_for_the_readers_cpu_too() {
         shares(&r),
         [(ShareKind::Runqueue, "hog".to_owned(), 950), (ShareKind::Task, "reader".to_owned(), 50),]
     );
+}
+
+fn woken_by_net_rx_on(cpu: u32) -> Change {
+    Change::Woken { by: Waker::Softirq(NET_RX), on: Some(cpu), throttled: false }
+}
+
+/// A watched packet: its reader waits for packets and is woken on a CPU after 600ns, and runs 300ns later.
+fn watched(woken_on: u32) -> Record {
+    let r = record(
+        "skb_tstamp",
+        "sock_recv",
+        vec![at(100, What::Task(task(9, "hog"))), at(1900, What::Task(task(7, "reader")))],
+        vec![],
+    );
+    with_reader(
+        r,
+        vec![
+            (100, 1, blocks("socket")),
+            (1600, 1, woken_by_net_rx_on(woken_on)),
+            (1900, 1, Change::Runs),
+        ],
+    )
+}
+
+#[test]
+fn a_watched_packet_waited_for_the_cpu_that_woke_its_reader_and_then_for_its_reader() {
+    let mut r = watched(3);
+    r.others.insert(
+        3,
+        CpuEvents {
+            tasks: Ring { events: vec![at(500, What::Task(task(5, "locker")))], cut: false },
+            softirqs: Ring { events: vec![at(1550, What::Softirq(NET_RX, 5))], cut: false },
+        },
+    );
+    assert_eq!(
+        shares(&r),
+        [
+            (ShareKind::Disabled, "locker".to_owned(), 550),
+            (ShareKind::Runqueue, "hog".to_owned(), 300),
+            (ShareKind::Task, "reader".to_owned(), 100),
+            (ShareKind::NetRxAhead, String::new(), 50),
+        ]
+    );
+    assert!(budget(&r).complete);
+}
+
+#[test]
+fn what_a_cpu_did_whose_activity_was_not_sent_is_unknown() {
+    let r = watched(3);
+    assert_eq!(shares(&r)[0], (ShareKind::Unknown, String::new(), 600));
+    assert!(!budget(&r).complete);
+}
+
+#[test]
+fn a_watched_packet_whose_reader_never_waited_for_packets_waited_for_its_reader() {
+    let mut r = watched(1);
+    r.reader.events = vec![
+        ReaderEvent { ns: 100, cpu: 1, what: Change::Ready { throttled: false } },
+        ReaderEvent { ns: 1900, cpu: 1, what: Change::Runs },
+    ];
+    assert_eq!(
+        shares(&r),
+        [(ShareKind::Runqueue, "hog".to_owned(), 900), (ShareKind::Task, "reader".to_owned(), 100)]
+    );
+    // Another lock than that of its socket is not a wait for packets.
+    r.reader.events = vec![
+        ReaderEvent { ns: 100, cpu: 1, what: blocks("futex") },
+        ReaderEvent { ns: 1900, cpu: 1, what: woken_by_net_rx_on(1) },
+        ReaderEvent { ns: 1900, cpu: 1, what: Change::Runs },
+    ];
+    assert_eq!(shares(&r)[0], (ShareKind::Asleep, "reader".to_owned(), 900));
 }
 
 #[test]

@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn woken() -> Change {
-        Change::Woken { by: by(), throttled: false }
+        Change::Woken { by: by(), on: None, throttled: false }
     }
 
     fn by() -> Waker {
