@@ -13,7 +13,7 @@ KERNEL ?= 6.12
 export CARGO FUZZ_SECONDS
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-smoke test-all lab lab-bench lab-bench-vm lab-kernels lab-update bench-overhead lab-bench-overhead faults heal bench-flows bench-latency bench-tcp bench-memory bench-monitor soak-monitor bench-fleet pictures lint fuzz package package-test clean
+.PHONY: help run test test-smoke test-all lab lab-bench lab-bench-vm lab-kernels lab-update bench-overhead lab-bench-overhead faults rare heal bench-flows bench-latency bench-tcp bench-memory bench-monitor soak-monitor bench-fleet pictures lint fuzz package package-test clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 16
@@ -88,6 +88,11 @@ faults: ## Play every fault scene, and print how often nearpath names the cause 
 	$(CARGO) build --release --package nearpath
 	NEARPATH_FAULT_ROUNDS=300 $(CARGO) test --package nearpath-instruments --test kernel_faults -- --nocapture
 	@scripts/lab faults
+
+rare: ## Play faults that come once in seconds, and print how often diagnose names them first: 12 minutes
+	@scripts/install-deps build test lab
+	$(CARGO) build --release --package nearpath
+	@scripts/lab heal.rare
 
 heal: ## Play scenes of faulty hosts, and print what nearpath fix made of each: 30 minutes
 	@scripts/install-deps build test lab

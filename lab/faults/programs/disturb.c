@@ -13,6 +13,8 @@
  *   softirqs RECEIVER_NS SENDER_NS DEVICE_IP SENDER_IP
  *                   bursts of packets that are expensive to receive, through another device
  *
+ * With DISTURB_PAUSE_MS in the environment it rests for so long in between, whatever the fault.
+ *
  * Exit status 77: not supported by the kernel or the machine; the reason is on standard error.
  */
 #include "common.h"
@@ -25,6 +27,14 @@
 #include <sys/timerfd.h>
 
 static int cpu, other_cpu;
+
+/* Between two disturbances. */
+static void rest(uint64_t least, uint64_t most)
+{
+	const char *given = getenv("DISTURB_PAUSE_MS");
+
+	nap(given ? strtoull(given, NULL, 10) * MS : random_between(least, most));
+}
 
 static void hog(const char *name, int fifo, uint64_t least, uint64_t most, uint64_t pause)
 {
@@ -55,7 +65,7 @@ static void stop(char **tids)
 
 	conduct();
 	for (;;) {
-		nap(random_between(10 * MS, 20 * MS));
+		rest(10 * MS, 20 * MS);
 		kill(process, SIGSTOP);
 		nap(random_between(2 * MS, 8 * MS));
 		kill(process, SIGCONT);
@@ -87,7 +97,7 @@ static void migrate(char **tids)
 	conduct();
 	pthread_create(&thread, NULL, run_each_turn, NULL);
 	for (;;) {
-		nap(random_between(10 * MS, 20 * MS));
+		rest(10 * MS, 20 * MS);
 		turn++;
 		nap(2500 * US);
 		for (char **tid = tids; *tid; tid++)
@@ -126,7 +136,7 @@ static void interrupts_off(void)
 	pin(cpu);
 	be_fifo(50);
 	for (;;) {
-		nap(random_between(10 * MS, 25 * MS));
+		rest(10 * MS, 25 * MS);
 		*hold.armed = random_between(2 * MS, 6 * MS);
 		check(write(wake_fds[1], "", 1), "pipe");
 	}
@@ -153,7 +163,7 @@ static void interrupts(const char *file)
 	hold_attach(&hold, "block_rq_complete", cpu, 0, -1);
 	conduct();
 	for (;;) {
-		nap(random_between(10 * MS, 25 * MS));
+		rest(10 * MS, 25 * MS);
 		*hold.armed = random_between(2 * MS, 6 * MS);
 		check(pread(fd, block, 4096, 4096 * random_between(0, stat.st_size / 4096 - 1)), file);
 		nap(7 * MS);
@@ -186,7 +196,7 @@ static void timers(void)
 			check(timerfd_settime(fds[i], TFD_TIMER_ABSTIME, &once, NULL), "timerfd");
 		if (now_ns() < at)
 			nap(at - now_ns());
-		nap(random_between(20 * MS, 40 * MS));
+		rest(20 * MS, 40 * MS);
 	}
 }
 
@@ -236,7 +246,7 @@ static void softirqs(char **arguments)
 		/* Some milliseconds of work; a permanent backlog would be another fault. */
 		for (int i = random_between(15, 40); i > 0; i--)
 			sendto(fd, data, sizeof(data), 0, (void *)&group, sizeof(group));
-		nap(random_between(15 * MS, 30 * MS));
+		rest(15 * MS, 30 * MS);
 	}
 }
 

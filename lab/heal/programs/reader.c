@@ -3,10 +3,11 @@
  * Receives datagrams and counts how late each is:
  *
  *   reader figures=FILE [port=9000] [cpu=N] [threads=1] [work_us=0] [lock=0] [session_ms=0] [rcvbuf=N]
- *          [fifo=N]
+ *          [fifo=N] [stall_ms=0] [stall_every_ms=1000]
  *
  * Each of `threads` has a socket of its own (SO_REUSEPORT), and computes for `work_us` on each datagram.
  * `lock`: another thread holds, for 8 of each 40 ms, a mutex that each datagram takes.
+ * `stall_ms`: it computes for so long each `stall_every_ms`, after a datagram.
  * `session_ms`: the socket is closed and opened again that often, as by a server with sessions.
  */
 #include "options.h"
@@ -30,6 +31,18 @@ static int open_socket(void)
 	return fd;
 }
 
+static void stall(void)
+{
+	static _Thread_local uint64_t last;
+	uint64_t now = now_ns();
+
+	if (!number("stall_ms", 0) || now - last < number("stall_every_ms", 1000) * MS)
+		return;
+	if (last)
+		spin(number("stall_ms", 0) * MS);
+	last = now;
+}
+
 static int receive(int fd, int flags)
 {
 	char data[9000];
@@ -44,6 +57,7 @@ static int receive(int fd, int flags)
 	}
 	count_arrived(figures, intended, now_ns());
 	spin(number("work_us", 0) * US);
+	stall();
 	return 1;
 }
 

@@ -25,6 +25,7 @@ pub fn stages(store: &mut Store, now: &Measurement, earlier: Option<&Measurement
     }
     fates(store, &now.packets, &before.packets);
     late(store, now, before);
+    watched(store, now, before);
     own(store, "stages", now.into(), before.into());
 }
 
@@ -85,6 +86,18 @@ fn by_cause(measurement: &Measurement) -> BTreeMap<ShareKind, u64> {
         *sum = sum.saturating_add(share.ns);
     }
     causes
+}
+
+/// What the watch has counted, and for how long.
+fn watched(store: &mut Store, now: &Measurement, before: &Measurement) {
+    let Some(watch) = &now.watch else { return };
+    let new = watch.since(before.watch.as_ref());
+    store.count(Id::WatchedPackets, &[], new.packets);
+    let explained = new.explained.min(new.late);
+    store.count(Id::LatePackets, &["yes"], explained);
+    store.count(Id::LatePackets, &["no"], new.late - explained);
+    store.add(Id::WatchSeconds, &["watch"], new.watched_s);
+    store.add(Id::WatchSeconds, &["causes"], new.recorded_s);
 }
 
 fn late(store: &mut Store, now: &Measurement, before: &Measurement) {

@@ -185,6 +185,33 @@ pub const ALERTS: &[Alert] = &[
         labels: &[("instance", "a"), ("cause", "runqueue")],
     },
     Alert {
+        name: "NearpathLatePackets",
+        metrics: &[Id::LatePackets],
+        expression: |_| {
+            let late = name(Id::LatePackets);
+            let increase =
+                |range: &str| format!("sum without (explained) (increase({late}{range}))");
+            let (now, hour) = (increase("[5m]"), increase("[1h] offset 5m"));
+            // Without an hour before it, any tail is new.
+            format!("{now} > 20 unless {now} <= 5 / 12 * {hour}")
+        },
+        lasts: "0m",
+        severity: "warning",
+        summary: "Packets of {{ $labels.instance }} were later than 1 ms",
+        description: "{{ $value | humanize }} in 5 minutes, more than five times as many as before. See /findings of the daemon, or nearpath diagnose --recording DIR.",
+        // One tail of 200 packets after two quiet hours, and as many each five minutes.
+        fires: &[
+            ("nearpath_late_packets_total{instance=\"a\",explained=\"yes\"}", "0+0x120 150+0x30"),
+            ("nearpath_late_packets_total{instance=\"a\",explained=\"no\"}", "0+0x120 50+0x30"),
+        ],
+        silent: &[
+            ("nearpath_late_packets_total{instance=\"a\",explained=\"yes\"}", "0+40x150"),
+            ("nearpath_late_packets_total{instance=\"b\",explained=\"no\"}", "0+0x120 10+0x30"),
+        ],
+        at: "123m",
+        labels: &[("instance", "a")],
+    },
+    Alert {
         name: "NearpathSteeringDrift",
         metrics: &[Id::SteeringSettings],
         expression: |_| {

@@ -74,6 +74,8 @@ const SPAN: Label = Label {
     name: "span",
     values: "`interrupt_to_handler`, `handler_to_vhost`, `vhost_to_kvm`, `vhost_wakeup`, `interrupt_to_kvm`, `write_to_kvm`, `kvm_to_guest`, `whole`",
 };
+const EXPLAINED: Label = Label { name: "explained", values: "`yes`, `no`" };
+const TIER: Label = Label { name: "tier", values: "`watch`, `causes`" };
 const METRIC: Label = Label { name: "metric", values: "a metric" };
 
 metrics! {
@@ -98,6 +100,15 @@ metrics! {
     LateSeconds "nearpath_late_seconds_total" Counter Seconds [CAUSE] "stages"
         "Time that slow packets (1 in 10,000 of a span, or 20 per second above 1 ms) waited, by cause."
         "more than half of the time has one cause, and it is more than 10 ms per second"
+    WatchedPackets "nearpath_watched_packets_total" Counter None [] "stages"
+        "Packets that readers received: the watch counts every one."
+        ""
+    LatePackets "nearpath_late_packets_total" Counter None [EXPLAINED] "stages"
+        "Of these, packets later than 1 ms, by whether it is known why."
+        "more than 20 in 5 minutes, and more than five times the rate of the hour before"
+    WatchSeconds "nearpath_watch_seconds_total" Counter Seconds [TIER] "stages"
+        "For how long packets were watched, and for how much of it what CPUs and readers did was recorded."
+        ""
     Drops "nearpath_drops_total" Counter None [REASON DEVICE] "drops"
         "Packets that the kernel dropped."
         ""

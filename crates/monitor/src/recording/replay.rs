@@ -7,7 +7,7 @@ use nearpath_model::histogram::{by_number, quantile_ns};
 use nearpath_model::locality::{CpuPairCount, Distances, Locality};
 use nearpath_model::{
     CpuId, Culprit, DIAGNOSIS_SCHEMA, Diagnosis, Direction, Finding, HostSummary, Measurement,
-    NodeId, NotChecked, Outlier, Packets, PathKind, PathLatency, Place, Share, Span,
+    NodeId, NotChecked, Outlier, Packets, PathKind, PathLatency, Place, Share, Span, Watch,
 };
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -175,7 +175,9 @@ pub(super) fn measurement(
     if observed_s < 0.99 * measurement.duration_s {
         measurement.observed_s = Some(observed_s);
     }
-    measurement.packets = packets(&reading.rows(Table::Packets));
+    let fates = reading.rows(Table::Packets);
+    measurement.packets = packets(&fates);
+    measurement.watch = watch(&fates, measurement.duration_s);
     let (paths, history) = paths(reading);
     measurement.paths = paths;
     measurement.spans = spans(reading);
@@ -219,6 +221,32 @@ fn packets(rows: &[Recorded]) -> Packets {
     }
     packets
 }
+
+/// What the watch has counted; `None` in recordings of before there was one.
+fn watch(rows: &[Recorded], duration_s: f64) -> Option<Watch> {
+    let mut watch = Watch {
+        watched_s: duration_s,
+        recorded_s: duration_s,
+        late_ns: LATE_NS,
+        ..Watch::default()
+    };
+    let mut is_known = false;
+    for row in rows.iter().map(|row| Row(Table::Packets, row)) {
+        let sum = match row.text("outcome") {
+            "watched" => &mut watch.packets,
+            "unstamped" => &mut watch.unstamped,
+            "late" => &mut watch.late,
+            "explained" => &mut watch.explained,
+            _ => continue,
+        };
+        is_known = true;
+        add(sum, &row, "packets");
+    }
+    is_known.then_some(watch)
+}
+
+/// The daemon's time from which a packet is late.
+const LATE_NS: u64 = 1_000_000;
 
 fn paths(reading: &mut Reading<'_>) -> (Vec<PathLatency>, BTreeMap<&'static str, Vec<Column>>) {
     let mut sums: BTreeMap<PathKind, Sum> = BTreeMap::new();

@@ -98,8 +98,8 @@ tables! {
         upper_ns Count "longest latency of the bucket"
         packets Count "packets"
     }
-    Packets "packets" "The fate of the packets that stages observed." {
-        outcome Text "`started`, `completed`, `dropped`, `abandoned`, `collided`, `sampled_out`"
+    Packets "packets" "The fate of the packets that stages observed, and what the watch over every received packet counted." {
+        outcome Text "`started`, `completed`, `dropped`, `abandoned`, `collided`, `sampled_out`; `watched`, `unstamped`, `late`, `explained`"
         packets Count "packets"
     }
     Causes "causes" "Why slow packets (1 in 10,000 of a span, or 20 per second above 1 ms) were late." {

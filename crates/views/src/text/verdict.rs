@@ -141,7 +141,7 @@ fn covered(measured: &Measurement) -> String {
     }
 }
 
-/// `watched 201k packets received in 10.0s: 812 later than 1.00ms, 98.0% of these explained`.
+/// `watched 201k packets received in 10.0s: 812 later than 1.00ms (98.0% explained), 21 unstamped`.
 fn watched(watch: &Watch) -> String {
     if let Some(reason) = &watch.not_watched {
         return elided(&format!("not every packet is watched: {}", printable(reason)), COLUMNS);
@@ -150,22 +150,15 @@ fn watched(watch: &Watch) -> String {
         0 => format!("none later than {}", latency(watch.late_ns)),
         late => {
             let explained = percent((watch.explained as f64 / late as f64).min(1.0));
-            format!(
-                "{} later than {}, {explained} of these explained",
-                short(late),
-                latency(watch.late_ns)
-            )
+            format!("{} later than {} ({explained} explained)", short(late), latency(watch.late_ns))
         }
     };
     let unstamped = match watch.unstamped {
         0 => String::new(),
-        some => format!(", {} without a time stamp", short(some)),
+        some => format!(", {} unstamped", short(some)),
     };
-    format!(
-        "watched {} packets received in {}: {late}{unstamped}",
-        short(watch.packets),
-        seconds(watch.watched_s)
-    )
+    let (packets, time) = (short(watch.packets), seconds(watch.watched_s));
+    format!("watched {packets} packets received in {time}: {late}{unstamped}")
 }
 
 /// What is noted as not checked and is no check: evidence that is missing, and names that were refused.

@@ -24,6 +24,16 @@ pub fn stages(now: &Measurement, earlier: Option<&Measurement>) -> Batch {
     ] {
         batch.push(Table::Packets, [outcome.into(), packets.into()]);
     }
+    if let Some(watch) = &interval.watch {
+        for (outcome, packets) in [
+            ("watched", watch.packets),
+            ("unstamped", watch.unstamped),
+            ("late", watch.late),
+            ("explained", watch.explained),
+        ] {
+            batch.push(Table::Packets, [outcome.into(), packets.into()]);
+        }
+    }
     for share in interval.budget_totals.iter().filter(|share| share.share.is_time()) {
         let cause = name_of(&share.share);
         let culprit = share.who.as_ref().and_then(culprit);
