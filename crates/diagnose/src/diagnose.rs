@@ -2,7 +2,9 @@
 
 use crate::merge::merge;
 use crate::{CHECKS, Context, Evidence};
-use nearpath_model::{DIAGNOSIS_SCHEMA, Diagnosis, Finding, FindingCost, Host, NotChecked};
+use nearpath_model::{
+    DIAGNOSIS_SCHEMA, Diagnosis, Finding, FindingCost, Host, NotChecked, Severity,
+};
 use std::cmp::Ordering;
 
 /// Diagnoses a host.
@@ -70,7 +72,29 @@ pub fn rank(findings: &mut [Finding]) {
             .then_with(|| a.title.cmp(&b.title))
             .then_with(|| a.evidence.cmp(&b.evidence))
     });
+    rank_tails(findings);
 }
+
+/// The causes of a tail among themselves: what kept packets waiting for long before what often kept some for a little, by
+/// the seconds of waiting times the longest wait. They share the places that they have among all findings of a severity.
+fn rank_tails(findings: &mut [Finding]) {
+    let weight = |finding: &Finding| {
+        let longest = finding.cost.max_ns.unwrap_or(0) as f64;
+        finding.cost.seconds_per_second.unwrap_or(0.0) * longest
+    };
+    for severity in [Severity::Critical, Severity::Warning, Severity::Info] {
+        let is_one = |finding: &Finding| finding.check == TAILS && finding.severity == severity;
+        let places: Vec<usize> = (0..findings.len()).filter(|&at| is_one(&findings[at])).collect();
+        let mut tails: Vec<Finding> = places.iter().map(|&at| findings[at].clone()).collect();
+        tails.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+        for (at, tail) in places.into_iter().zip(tails) {
+            findings[at] = tail;
+        }
+    }
+}
+
+/// The check that names what the packets of a tail waited for.
+const TAILS: &str = "slow_packets";
 
 /// The greater cost first, an unknown one last.
 fn most_expensive_first(a: Option<f64>, b: Option<f64>) -> Ordering {
@@ -81,7 +105,6 @@ fn most_expensive_first(a: Option<f64>, b: Option<f64>) -> Ordering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nearpath_model::Severity;
 
     fn finding(severity: Severity, title: &str, seconds: Option<f64>) -> Finding {
         let mut finding = Finding::new(severity, title);
@@ -102,6 +125,25 @@ mod tests {
         let order: String = findings.iter().map(|f| f.title.as_str()).collect();
         assert_eq!(order, "abcde");
         assert_eq!(findings[3].cost.seconds_per_second, None, "NaN is unknown");
+    }
+
+    #[test]
+    fn of_a_tail_what_kept_packets_for_long_comes_first() {
+        let tail = |title: &str, seconds, max_ns| {
+            let mut tail = finding(Severity::Critical, title, Some(seconds));
+            (tail.check, tail.cost.max_ns) = (TAILS.to_owned(), max_ns);
+            tail
+        };
+        let mut findings = vec![
+            tail("d", 0.3, None),
+            tail("c", 0.4, Some(2_000_000)),
+            finding(Severity::Critical, "b", Some(0.35)),
+            tail("a", 0.2, Some(10_000_000)),
+        ];
+        rank(&mut findings);
+        let order: String = findings.iter().map(|f| f.title.as_str()).collect();
+        // What is of another check stays where it is.
+        assert_eq!(order, "abcd");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::readers::READ;
 use crate::severity::{LATE_NS, late_of, of_tail};
 use crate::spans::ENOUGH_PACKETS;
 use crate::{Check, CheckOutcome, Context, counters, text};
-use nearpath_model::{Direction, Finding, Measurement, Severity, Span, Subject};
+use nearpath_model::{Direction, Finding, Measurement, PathKind, Severity, Span, Subject};
 
 pub(super) const CHECK: Check =
     Check::new("late_packets", "packets that wait for longer than 1ms, whatever the reason", run)
@@ -26,6 +26,7 @@ const FREED: [&str; 2] = ["consume_skb", "kfree_skb"];
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
+    outcome.findings.extend(context.measurement.and_then(watched));
     match context.measurement {
         Some(measurement) => outcome.findings.extend(
             [Direction::Rx, Direction::Tx].into_iter().filter_map(|way| finding(measurement, way)),
@@ -33,6 +34,30 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         None => outcome.not_checked("no measurement: how long packets wait is not known"),
     }
     outcome
+}
+
+/// A tail among all packets that were received, which are counted one by one.
+fn watched(measurement: &Measurement) -> Option<Finding> {
+    let watch = measurement.watch.as_ref()?;
+    let severity =
+        of_tail(watch.late as f64, watch.packets, watch.watched_s).min(Severity::Warning);
+    if severity == Severity::Info {
+        return None;
+    }
+    let share = counters::ratio(watch.late, watch.packets);
+    let than = text::time(watch.late_ns);
+    let title = format!("{} packets received are later than {than}", watch.late);
+    let mut finding = Finding::new(severity, title)
+        .share(share, text::packets(watch.packets))
+        .evidence(format!(
+            "{} of {} reached their reader more than {than} after the kernel had received them.",
+            watch.late, watch.packets
+        ))
+        .evidence(format!("What they waited for is known of {} of them.", watch.explained))
+        .evidence("measure stages --slow 1ms --outliers 10 follows some of them.");
+    let path = measurement.paths.iter().find(|path| path.kind == PathKind::Watch);
+    finding.cost.max_ns = path.and_then(|path| path.max_ns);
+    Some(finding)
 }
 
 fn finding(measurement: &Measurement, direction: Direction) -> Option<Finding> {

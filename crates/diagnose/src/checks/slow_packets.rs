@@ -117,7 +117,10 @@ fn findings(context: &Context<'_>, measurement: &Measurement, notable: f64) -> V
 /// of the time is kept.
 fn causes(measurement: &Measurement) -> Vec<Share> {
     let mut causes: Vec<Share> = Vec::new();
-    for cause in &measurement.budget_totals {
+    // The largest first, so that what most packets of a cause waited for describes it.
+    let mut totals: Vec<&Share> = measurement.budget_totals.iter().collect();
+    totals.sort_by_key(|cause| std::cmp::Reverse(cause.ns));
+    for cause in totals {
         match causes.iter_mut().find(|other| is_same_cause(other, cause)) {
             Some(same) => same.ns = same.ns.saturating_add(cause.ns),
             None => causes.push(cause.clone()),
@@ -127,11 +130,20 @@ fn causes(measurement: &Measurement) -> Vec<Share> {
     causes
 }
 
-/// Whether two shares have the same cause, what woke a reader aside.
+/// Whether two shares have the same cause, what woke a reader aside. A task that had the CPU is one, whether packets
+/// waited for NET_RX meanwhile or for their reader.
 fn is_same_cause(a: &Share, b: &Share) -> bool {
     let reader = |who: &Culprit| Culprit { woken_by: None, ..who.clone() };
-    a.share == b.share && a.who.as_ref().map(reader) == b.who.as_ref().map(reader)
+    let is_task = |cause: &Share| {
+        HAS_THE_CPU.contains(&cause.share)
+            && cause.who.as_ref().is_some_and(|who| who.pid.is_some())
+    };
+    (a.share == b.share || is_task(a) && is_task(b))
+        && a.who.as_ref().map(reader) == b.who.as_ref().map(reader)
 }
+
+/// What a task that has a CPU keeps from it.
+const HAS_THE_CPU: [ShareKind; 3] = [ShareKind::Task, ShareKind::Disabled, ShareKind::Runqueue];
 
 /// Whether two causes are tasks with the same name, or the same, that did the same.
 fn is_same_program(a: &Share, b: &Share) -> bool {
@@ -139,9 +151,8 @@ fn is_same_program(a: &Share, b: &Share) -> bool {
         let who = cause.who.as_ref().filter(|who| who.pid.is_some() && !who.nearpath)?;
         who.comm.clone()
     };
-    let may_be_moved =
-        matches!(a.share, ShareKind::Task | ShareKind::Disabled | ShareKind::Runqueue);
-    may_be_moved && a.share == b.share && comm(a).is_some() && comm(a) == comm(b)
+    let is_task = |cause: &Share| HAS_THE_CPU.contains(&cause.share);
+    is_task(a) && is_task(b) && comm(a).is_some() && comm(a) == comm(b)
 }
 
 /// What several tasks or interrupts may do one after the other.

@@ -96,7 +96,7 @@ struct Estimate {
     at: Option<(Instant, u64)>,
     /// Cost per packet, if the last window had any.
     per_packet: Option<f64>,
-    /// CPU time per time in the last window, and the minimum of all windows.
+    /// CPU time per time in the last window, and the minimum of those with hardly a packet.
     rate: f64,
     idle_rate: Option<f64>,
 }
@@ -124,9 +124,15 @@ impl Estimate {
     /// `net`.
     fn correct(&mut self, ns: f64, net: f64, passed: Duration, packets: u64) {
         self.ns += ns - self.in_window_ns;
-        self.rate = net / passed.as_nanos() as f64;
-        self.idle_rate = Some(self.idle_rate.map_or(self.rate, |least| least.min(self.rate)));
-        self.per_packet = (packets >= PACKETS).then(|| net / packets as f64);
+        let passed = passed.as_nanos() as f64;
+        self.rate = net / passed;
+        if packets < PACKETS {
+            self.idle_rate = Some(self.idle_rate.map_or(self.rate, |least| least.min(self.rate)));
+            self.per_packet = None;
+            return;
+        }
+        let idle = self.idle_rate.unwrap_or(0.0) * passed;
+        self.per_packet = Some((net - idle).max(0.0) / packets as f64);
     }
 }
 
@@ -292,5 +298,42 @@ impl Meter {
             ns_per_event: net / self.runs.count as f64,
             cpu_percent: 100.0 * (net + called) / self.time.as_nanos() as f64,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// 200 ns per packet, at 10,000 per second, and so many nanoseconds per millisecond besides.
+    fn after_a_window(beside: f64) -> (Estimate, Instant) {
+        let began = Instant::now();
+        let mut estimate = Estimate { at: Some((began, 0)), ..Estimate::default() };
+        if beside > 0.0 {
+            estimate.advance(began + 100 * MS, 0);
+            estimate.correct(100.0 * beside, 100.0 * beside, 100 * MS, 0);
+        }
+        estimate.in_window_ns = 0.0;
+        estimate.advance(began + 200 * MS, 1000);
+        let ns = 1000.0 * 200.0 + 100.0 * beside;
+        estimate.correct(ns, ns, 100 * MS, 1000);
+        (estimate, began + 200 * MS)
+    }
+
+    #[test]
+    fn a_steady_load_is_counted_once() {
+        for beside in [0.0, 500.0] {
+            let (mut estimate, now) = after_a_window(beside);
+            let before = estimate.ns;
+            estimate.advance(now + 1000 * MS, 11_000);
+            let (more, expected) = (estimate.ns - before, 10_000.0 * 200.0 + 1000.0 * beside);
+            assert!((more - expected).abs() < 1.0, "{more} instead of {expected}");
+            // Without packets there is what runs besides.
+            let before = estimate.ns;
+            estimate.advance(now + 2000 * MS, 11_000);
+            assert!((estimate.ns - before - 1000.0 * beside).abs() < 1.0);
+        }
     }
 }

@@ -127,8 +127,7 @@ fn parts_of_watched(record: &Record) -> Option<(Record, Record)> {
         _ => false,
     };
     let delivered = phases.iter().rev().find(is_wait)?.end;
-    // The reader may have waited up to the end of what is known.
-    if delivered <= record.begin_ns() || delivered >= record.at_ns {
+    if delivered <= record.begin_ns() {
         return None;
     }
     let woken = record.reader.events.iter().rev().find_map(|event| match event.what {
@@ -137,6 +136,8 @@ fn parts_of_watched(record: &Record) -> Option<(Record, Record)> {
     });
     let cpu = woken.flatten().unwrap_or(record.from_cpu);
     let events = if cpu == record.to_cpu { Some(&record.cpu) } else { record.others.get(&cpu) };
+    // That the reader was woken was not seen: neither is it known when.
+    let events = events.filter(|_| delivered < record.at_ns);
     let before = Record {
         at_ns: delivered,
         span_ns: delivered - record.begin_ns(),
