@@ -70,15 +70,23 @@ fn of_few(mut findings: Vec<Finding>) -> Vec<Finding> {
 fn findings(context: &Context<'_>, measurement: &Measurement, notable: f64) -> Vec<Finding> {
     let slow = measurement.slow;
     let mut found = Vec::new();
-    let share_of = |ns: u64| (ns as f64 / slow.span_ns.max(1) as f64).min(1.0);
+    let causes = causes(measurement);
+    let is_observer = |cause: &Share| cause.who.as_ref().is_some_and(|who| who.nearpath);
+    // What nearpath had is gone when nobody measures: others are not the smaller for it.
+    let own = total(causes.iter().filter(|cause| is_observer(cause)).map(|cause| cause.ns));
+    let others = slow.span_ns.saturating_sub(own).max(1);
+    let share_of = |ns: u64| (ns as f64 / others as f64).min(1.0);
+    let own_share_of = |ns: u64| (ns as f64 / slow.span_ns.max(1) as f64).min(1.0);
     let is_notable = |cause: &Share| {
         let notable = match cause.share {
             ShareKind::NetRxAhead => NOTABLE_AHEAD,
             _ => notable,
         };
-        share_of(cause.ns) >= notable
+        match is_observer(cause) {
+            true => own_share_of(cause.ns) >= notable,
+            false => share_of(cause.ns) >= notable,
+        }
     };
-    let causes = causes(measurement);
     let (notable, others): (Vec<&Share>, Vec<&Share>) =
         causes.iter().partition(|cause| is_notable(cause));
     for (number, cause) in notable.iter().enumerate() {
@@ -90,15 +98,18 @@ fn findings(context: &Context<'_>, measurement: &Measurement, notable: f64) -> V
         let program: Vec<&Share> =
             causes.iter().filter(|other| is_same_program(cause, other) && !reads(other)).collect();
         if program.len() < 2 || reads(cause) {
-            found.extend(finding(context, measurement, cause, &[], share_of(cause.ns)));
+            let share = match is_observer(cause) {
+                true => own_share_of(cause.ns),
+                false => share_of(cause.ns),
+            };
+            found.extend(finding(context, measurement, cause, &[], share));
         } else if !notable.iter().take(number).any(|earlier| is_same_program(cause, earlier)) {
             let ns = total(program.iter().map(|cause| cause.ns));
             let all = Share { share: cause.share, ns, who: None };
             found.extend(finding(context, measurement, &all, &program, share_of(ns)));
         }
     }
-    // Many that each had a little, as of a busy host. (What nearpath had is gone when nobody measures.)
-    let is_observer = |cause: &Share| cause.who.as_ref().is_some_and(|who| who.nearpath);
+    // Many that each had a little, as of a busy host.
     for kind in CROWDS {
         let crowd: Vec<&Share> = others
             .iter()
@@ -212,6 +223,11 @@ fn finding(
         false => format!(" on {}", text::cpus_brief(&cpus)),
     };
     let slow = measurement.slow;
+    let had = |cause: &&Share| cause.who.as_ref().is_some_and(|who| who.nearpath);
+    let own = match is_nearpath {
+        true => 0,
+        false => total(measurement.budget_totals.iter().filter(had).map(|cause| cause.ns)),
+    };
     let spans: BTreeSet<(&str, &str)> = outliers_of(measurement, cause)
         .map(|outlier| (outlier.from.as_str(), outlier.to.as_str()))
         .collect();
@@ -259,10 +275,11 @@ fn finding(
         })
         .share(Some(share), "the time of slow packets")
         .evidence(format!(
-            "{} of the {} that {} took: {} {doing}.",
+            "{} of the {} that {} took{}: {} {doing}.",
             text::percent(share),
-            text::time(slow.span_ns),
+            text::time(slow.span_ns.saturating_sub(own)),
             text::count(slow.seen, "slow packet"),
+            if own > 0 { " without what nearpath itself had of it" } else { "" },
             name,
         ));
     if !crowd.is_empty() {
