@@ -21,7 +21,7 @@ pub enum Tool {
     Nothing,
     /// Empty programs are attached.
     Empty,
-    /// `measure stages` with default options: coarse, within 2% of a CPU.
+    /// `measure stages` with default options: coarse, within 3% of a CPU, and the watch.
     Default,
     /// `--detail coarse --max-overhead none`; the same with empty programs.
     Coarse,
@@ -152,7 +152,8 @@ impl Tool {
             Self::Empty => Options { empty: true, budgets: true, ..Options::default() },
             Self::Default => {
                 let detail = Detail::Coarse;
-                return sliced(Options { detail, limit: Some(0.02), ..Options::default() });
+                let (watch, causes, limit) = (true, true, Some(0.03));
+                return sliced(Options { detail, limit, watch, causes, ..Options::default() });
             }
             Self::Coarse => Options { detail: Detail::Coarse, ..Options::default() },
             Self::CoarseEmpty => {
