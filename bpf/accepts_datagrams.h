@@ -165,9 +165,9 @@ static __always_inline void begin(struct receiver *r, u64 sk)
 	r->signalled_on = r->waiting = r->reads = r->signals = 0;
 }
 
-static __always_inline bool is_udp(struct sock *sk, const bool direct)
+static __always_inline bool is_udp_of_port(struct sock *sk, const bool direct)
 {
-	return is_internet(sk, direct) && GET(direct, sk, sk_protocol) == IPPROTO_UDP &&
+	return is_udp(sk, direct) &&
 	       (!only_port || GET(direct, sk, __sk_common.skc_num) == only_port);
 }
 
@@ -252,7 +252,7 @@ PROBE(sk_data_ready, "sk_data_ready")
 	struct receiver *r;
 	bool matched = false;
 
-	if (!active || !is_udp(sk, direct))
+	if (!active || !is_udp_of_port(sk, direct))
 		return;
 	look_at_last(sk, address, direct);
 	if (has_consume_udp)
@@ -292,7 +292,7 @@ PROBE_FUNCTION(consume_udp, "skb_consume_udp")
 	u32 way;
 
 	if (!active || reader.length < 0 || (!reader.length && BPF_CORE_READ(skb, users.refs.counter) > 1) ||
-	    !is_udp(sk, direct))
+	    !is_udp_of_port(sk, direct))
 		return;
 	d = datagrams_slot(address);
 	if (!d)
@@ -314,7 +314,7 @@ PROBE(sock_recv, "sock_recv_length")
 	struct receiver *r;
 	bool known;
 
-	if (!active || reader.length < 0 || (u32)ctx[2] & (MSG_PEEK | MSG_ERRQUEUE) || !is_udp(sk, direct))
+	if (!active || reader.length < 0 || (u32)ctx[2] & (MSG_PEEK | MSG_ERRQUEUE) || !is_udp_of_port(sk, direct))
 		return;
 	if (!reader.length && GET(direct, sk, sk_shutdown) & RCV_SHUTDOWN)
 		return; /* end of the socket, no datagram */

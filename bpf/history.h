@@ -360,7 +360,6 @@ __noinline int send_outlier(u64 packet, u64 from, u64 end_ns, u64 ns)
 		struct packet *p = packet_slot(packet);
 
 		o->bytes = BPF_CORE_READ(skb, len);
-		/* (What a reader has taken may be freed, but is written over later.) */
 		read_flow(packet, o->to, &flow);
 		if (o->from == TX_NET_DEV_QUEUE || o->from == TX_QDISC_ENQUEUE)
 			o->flags |= read_queued(&o->queued, to, p, skb);

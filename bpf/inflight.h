@@ -153,9 +153,14 @@ struct {
 	__type(value, struct histogram);
 } histograms SEC(".maps");
 
+static __always_inline u32 socket_hash(u64 sk)
+{
+	return (sk >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - SOCKET_SLOT_BITS);
+}
+
 static __always_inline struct socket *socket_slot(u64 sk)
 {
-	u32 slot = (sk >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - SOCKET_SLOT_BITS);
+	u32 slot = socket_hash(sk);
 
 	return bpf_map_lookup_elem(&sockets, &slot);
 }

@@ -82,6 +82,11 @@ static __always_inline bool is_internet(struct sock *sk, const bool direct)
 	return family == AF_INET || family == AF_INET6;
 }
 
+static __always_inline bool is_udp(struct sock *sk, const bool direct)
+{
+	return is_internet(sk, direct) && GET(direct, sk, sk_protocol) == IPPROTO_UDP;
+}
+
 /* Whether its sk_buffs are no packets: netlink and Unix sockets. Those of a tap or a packet socket are. */
 static __always_inline bool is_of_messages(struct sock *sk, const bool direct)
 {

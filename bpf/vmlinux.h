@@ -492,11 +492,11 @@ struct sched_info {
 	u64 last_queued;
 };
 
-/* One of two names of the state, and one of two locations of the CPU. */
 struct nsproxy {
 	struct net *net_ns;
 };
 
+/* One of two names of the state, and one of two locations of the CPU. */
 struct task_struct {
 	int pid;
 	struct nsproxy *nsproxy;

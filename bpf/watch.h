@@ -139,8 +139,9 @@ static __always_inline u64 watch_group(struct awaited *a, struct cpu *cpu)
 static __always_inline void watch(struct awaited *a, u32 stage)
 {
 	struct cpu *cpu = this_cpu();
-	u64 group;
+	struct sk_buff *skb;
 	struct watched *w;
+	u64 group;
 	u32 shard;
 	s64 ns;
 
@@ -173,10 +174,14 @@ static __always_inline void watch(struct awaited *a, u32 stage)
 	if ((u64)ns < watch_slow.ns || watch_slow.left <= 0)
 		return;
 	watch_slow.left--;
+	/* Its address may belong to another packet by now, whose flow would be reported. */
+	skb = (struct sk_buff *)a->tag;
+	if ((s64)BPF_CORE_READ(skb, tstamp) != a->stamp)
+		a->tag = 0;
 	send_outlier(a->tag, (u64)a->from_cpu << 32 | pair(RX_SKB_TSTAMP, stage), bpf_ktime_get_ns(), ns);
 }
 
-/* A datagram whose owner is its queue only: what a socket of another kind holds has an owner. */
+/* A received UDP datagram. (Packets in the queues of raw, packet and ICMP sockets have skb->sk set.) */
 static __always_inline bool is_datagram(struct sk_buff *skb, const bool direct)
 {
 	u32 protocol = bpf_ntohs(GET(direct, skb, protocol));
@@ -193,7 +198,10 @@ static __always_inline bool is_datagram(struct sk_buff *skb, const bool direct)
 					  next == IPPROTO_ROUTING || next == IPPROTO_FRAGMENT);
 }
 
-/* UDP has copied a datagram to its reader and frees it; not where another CPU, or a softirq, does later. */
+/*
+ * UDP has copied a datagram to its reader and frees it. (Since 6.18 skb_attempt_defer_free() leaves that to the CPU that
+ * allocated it, so this is not its reader's time; those kernels have the tracepoints used below.)
+ */
 PROBE(watch_datagram, "consume_skb")
 {
 	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
@@ -235,14 +243,9 @@ struct {
 
 static __always_inline struct awaited *awaited_slot(u64 sk)
 {
-	u32 slot = (sk >> 6) * 0x9e3779b97f4a7c15ULL >> (64 - SOCKET_SLOT_BITS);
+	u32 slot = socket_hash(sk);
 
 	return bpf_map_lookup_elem(&awaited, &slot);
-}
-
-static __always_inline bool is_udp_socket(struct sock *sk, const bool direct)
-{
-	return is_internet(sk, direct) && GET(direct, sk, sk_protocol) == IPPROTO_UDP;
 }
 
 /* Notes the datagram that the next receive call takes; tag is its address, or 0: there is none. */
@@ -263,7 +266,7 @@ PROBE(watch_ready, "sk_data_ready")
 	struct sk_buff *skb;
 	struct awaited *a;
 
-	if (!watching || !is_udp_socket(sk, direct))
+	if (!watching || !is_udp(sk, direct))
 		return;
 	a = awaited_slot(address);
 	if (!a || (a->sk == address && a->tag))
@@ -284,7 +287,7 @@ PROBE(watch_receive, "sock_recv_length")
 	u64 address = address_of(ctx[0]), next;
 	struct awaited taken = {}, *a;
 
-	if (!watching || (s32)ctx[1] < 0 || (u32)ctx[2] & (MSG_PEEK | MSG_ERRQUEUE) || !is_udp_socket(sk, direct))
+	if (!watching || (s32)ctx[1] < 0 || (u32)ctx[2] & (MSG_PEEK | MSG_ERRQUEUE) || !is_udp(sk, direct))
 		return;
 	a = awaited_slot(address);
 	if (!a)

@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 const DELIVERED: [&str; 4] =
     ["netif_receive_skb", "tcp_rcv_established", "sk_data_ready", "sched_waking"];
 
+/// Where the kernel stamps a packet: the first stage of one that is watched.
+pub(crate) const STAMP: &str = "skb_tstamp";
+
 /// Stages on the CPU of the reader.
 pub(crate) const READ: [&str; 3] = ["sched_switch", "skb_copy_datagram", "sock_recv"];
 

@@ -17,7 +17,7 @@
 
 use crate::Context;
 use crate::counters::{ratio, total};
-use nearpath_model::{Measurement, Severity, Span};
+use nearpath_model::{Measurement, Severity, Span, Watch};
 
 /// A packet that waits for longer than this is late on any host: ten times the wake-up from a deep idle state.
 pub(crate) const LATE_NS: u64 = 1_000_000;
@@ -197,6 +197,11 @@ pub(crate) fn late_packets<'a>(
         spans.map(late_of).fold(0, u64::saturating_add)
     };
     spans.into_iter().map(late).fold(0, u64::saturating_add)
+}
+
+/// What the watch has counted, if what it calls late is late on any host.
+pub(crate) fn watched_tail(measurement: &Measurement) -> Option<&Watch> {
+    measurement.watch.as_ref().filter(|watch| watch.late > 0 && watch.late_ns >= LATE_NS)
 }
 
 /// Packets of a span that took longer: those in the buckets that lie wholly above [`LATE_NS`] (a bucket's width is less

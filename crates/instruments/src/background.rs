@@ -11,8 +11,10 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(100);
 /// It has waited for too long if it was ready for this part of the time, and did not run.
 const TOO_LONG: f64 = 0.7;
-/// Then it has its policy back for so many looks.
+/// Then it has its policy back for so many looks,
 const BACK_FOR: u32 = 3;
+/// with this slice, so that a task that wakes up need not wait for longer (EEVDF, since Linux 6.12).
+const SLICE: Duration = Duration::from_micros(100);
 
 /// The calling thread runs in the background until this is dropped.
 #[derive(Debug)]
@@ -43,16 +45,16 @@ impl Background {
                 if back_for > 0 {
                     back_for -= 1;
                     if back_for == 0 {
-                        set_policy(thread, libc::SCHED_IDLE);
+                        set_policy(thread, libc::SCHED_IDLE, Duration::ZERO);
                     }
                 } else if more as f64 > TOO_LONG * LOOK.as_nanos() as f64 {
-                    set_policy(thread, libc::SCHED_OTHER);
+                    set_policy(thread, libc::SCHED_OTHER, SLICE);
                     back_for = BACK_FOR;
                 }
             }
         };
         let watcher = thread::Builder::new().name("background".to_owned()).spawn(watch).ok()?;
-        set_policy(thread, libc::SCHED_IDLE);
+        set_policy(thread, libc::SCHED_IDLE, Duration::ZERO);
         Some(Self { thread, before, stop: Some(stop), watcher: Some(watcher) })
     }
 }
@@ -64,15 +66,41 @@ impl Drop for Background {
             // Its panic was reported where it happened.
             let _ = watcher.join();
         }
-        set_policy(self.thread, self.before);
+        set_policy(self.thread, self.before, Duration::ZERO);
     }
 }
 
-/// A refusal changes nothing.
-fn set_policy(thread: libc::pid_t, policy: libc::c_int) {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameters outlive the call.
-    let _ = unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) };
+/// `struct sched_attr` of its first version (`include/uapi/linux/sched/types.h`).
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// Sets the policy and the slice, where zero is the kernel's default; the nice value stays. A refusal changes nothing.
+fn set_policy(thread: libc::pid_t, policy: libc::c_int, slice: Duration) {
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: policy.cast_unsigned(),
+        nice: nice(thread),
+        runtime: u64::try_from(slice.as_nanos()).unwrap_or(0),
+        ..Attributes::default()
+    };
+    // SAFETY: the attributes are of the given size and outlive the call, which only reads them.
+    let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0) };
+}
+
+/// Its nice value; 0 if it cannot be read.
+fn nice(thread: libc::pid_t) -> i32 {
+    let thread = rustix::process::Pid::from_raw(thread);
+    rustix::process::getpriority_process(thread).unwrap_or(0)
 }
 
 /// How long a thread of this process has been ready without running: the second field of its schedstat

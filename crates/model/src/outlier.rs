@@ -71,6 +71,17 @@ pub struct Share {
     pub who: Option<Culprit>,
 }
 
+impl Share {
+    /// Adds it to the share of the same kind and cause, if there is one.
+    pub fn add_to(self, shares: &mut Vec<Self>) {
+        let is_same = |other: &&mut Self| (other.share, &other.who) == (self.share, &self.who);
+        match shares.iter_mut().find(is_same) {
+            Some(same) => same.ns = same.ns.saturating_add(self.ns),
+            None => shares.push(self),
+        }
+    }
+}
+
 /// What a CPU did instead of processing the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -6,8 +6,8 @@
 //! Rule: everoute's analysis of latency tails (latencies of milliseconds on one host); nothing on a host takes that
 //! long unless it waits.
 
-use crate::readers::READ;
-use crate::severity::{LATE_NS, late_of, of_tail};
+use crate::readers::{self, READ};
+use crate::severity::{LATE_NS, late_of, of_tail, watched_tail};
 use crate::spans::ENOUGH_PACKETS;
 use crate::{Check, CheckOutcome, Context, counters, text};
 use nearpath_model::{Direction, Finding, Measurement, PathKind, Severity, Span, Subject};
@@ -36,9 +36,12 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     outcome
 }
 
+/// Where the watch sees the end of a packet.
+const ENDS: [&str; 3] = ["sock_recv", "skb_copy_datagram", "consume_skb"];
+
 /// A tail among all packets that were received, which are counted one by one.
 fn watched(measurement: &Measurement) -> Option<Finding> {
-    let watch = measurement.watch.as_ref()?;
+    let watch = watched_tail(measurement)?;
     let severity =
         of_tail(watch.late as f64, watch.packets, watch.watched_s).min(Severity::Warning);
     if severity == Severity::Info {
@@ -46,14 +49,15 @@ fn watched(measurement: &Measurement) -> Option<Finding> {
     }
     let share = counters::ratio(watch.late, watch.packets);
     let than = text::time(watch.late_ns);
-    let title = format!("{} packets received are later than {than}", watch.late);
+    let title = format!("{} received packets were later than {than}", watch.late);
     let mut finding = Finding::new(severity, title)
         .share(share, text::packets(watch.packets))
+        .about(ENDS.map(|end| Subject::Span(readers::STAMP.to_owned(), end.to_owned())))
         .evidence(format!(
-            "{} of {} reached their reader more than {than} after the kernel had received them.",
+            "{} of {} packets reached their reader more than {than} after the kernel had received them.",
             watch.late, watch.packets
         ))
-        .evidence(format!("What they waited for is known of {} of them.", watch.explained))
+        .evidence(format!("The cause is known for {} of them.", watch.explained))
         .evidence("measure stages --slow 1ms --outliers 10 follows some of them.");
     let path = measurement.paths.iter().find(|path| path.kind == PathKind::Watch);
     finding.cost.max_ns = path.and_then(|path| path.max_ns);

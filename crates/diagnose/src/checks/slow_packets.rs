@@ -19,8 +19,6 @@ pub(super) const CHECK: Check =
     Check::new("slow_packets", "what slow packets waited for: tasks, interrupts, softirqs", run)
         .explained_by(&["cpu_steal"]);
 
-/// The first stage of a packet that was watched.
-const WATCHED: &str = "skb_tstamp";
 /// Slow packets from which their causes say something.
 pub(super) const ENOUGH: u64 = 20;
 /// The same if they are late one with another: the overhead limit leaves few packets to look at where the CPUs are
@@ -238,9 +236,9 @@ fn finding(
     let observed_s = measurement.observed_time_s();
     let severity = severity::of_tail(late as f64 * share, measurement.packets.started, observed_s);
     // Where every packet is watched, nothing has to be inferred from those that were followed.
-    let is_watched = || outliers_of(measurement, cause).any(|o| o.from == WATCHED);
-    let severity = match &measurement.watch {
-        Some(watch) if watch.late > 0 && is_watched() => {
+    let is_watched = || outliers_of(measurement, cause).any(|o| o.from == readers::STAMP);
+    let severity = match severity::watched_tail(measurement) {
+        Some(watch) if is_watched() => {
             let all = severity::of_tail(watch.late as f64 * share, watch.packets, watch.watched_s);
             severity.max(all)
         }
@@ -279,7 +277,7 @@ fn finding(
             text::percent(share),
             text::time(slow.span_ns.saturating_sub(own)),
             text::count(slow.seen, "slow packet"),
-            if own > 0 { " without what nearpath itself had of it" } else { "" },
+            if own > 0 { " (without nearpath's own part)" } else { "" },
             name,
         ));
     if !crowd.is_empty() {
@@ -304,7 +302,7 @@ fn finding(
         ));
     }
     finding = finding.evidence(hint);
-    if let Some(watch) = measurement.watch.as_ref().filter(|watch| watch.late > 0) {
+    if let Some(watch) = severity::watched_tail(measurement) {
         finding = finding.evidence(format!(
             "{} of {} received packets were later than {}.",
             watch.late,

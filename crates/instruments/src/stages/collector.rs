@@ -126,9 +126,7 @@ impl Collector {
         totals.sort_by_key(|share| Reverse(share.ns));
         (found.slow, found.slowest.outliers(), totals)
     }
-}
 
-impl Collector {
     /// How many late packets of the watch had a complete budget.
     pub fn explained(&self) -> u64 {
         self.found.lock().unwrap_or_else(PoisonError::into_inner).explained

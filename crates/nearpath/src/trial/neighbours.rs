@@ -17,7 +17,6 @@ const TABLES: [&str; 7] = ["udp", "udp6", "tcp", "tcp6", "raw", "raw6", "packet"
 type Thread = (u32, u32);
 
 /// The threads of this host.
-#[derive(Default)]
 pub(super) struct Neighbours {
     /// Those that the plan itself moves: they may wait where they are put.
     moved: BTreeSet<u32>,
@@ -27,10 +26,9 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Another trial begins, which moves these processes or threads.
-    pub(super) fn begin_trial(&mut self, moved: impl Iterator<Item = u32>) {
-        self.moved = moved.collect();
-        self.worst.clear();
+    /// Those of a trial that moves these processes or threads.
+    pub(super) fn new(moved: impl Iterator<Item = u32>) -> Self {
+        Self { moved: moved.collect(), began: None, worst: BTreeMap::new() }
     }
 
     /// A block begins.
@@ -150,7 +148,7 @@ mod tests {
     fn a_thread_that_waits_only_with_the_plan_is_harm() {
         let dir = tree();
         let root = Root::tree(dir.path()).unwrap();
-        let mut neighbours = Neighbours::default();
+        let mut neighbours = Neighbours::new([].into_iter());
         // In each block much longer than it takes here.
         let mut block = |with, seconds: f64| {
             waited(&dir, 7, 0.0);
@@ -171,8 +169,7 @@ mod tests {
     fn those_that_are_moved_may_wait() {
         let dir = tree();
         let root = Root::tree(dir.path()).unwrap();
-        let mut neighbours = Neighbours::default();
-        neighbours.begin_trial([8].into_iter());
+        let mut neighbours = Neighbours::new([8].into_iter());
         for (with, seconds) in [(false, 0.0), (true, 100.0)] {
             waited(&dir, 7, 0.0);
             waited(&dir, 8, 0.0);

@@ -70,8 +70,8 @@ impl<'b, 'a> Switched<'b, 'a> {
         let settling = bench.config.settling.unwrap_or(SETTLING_MIN);
         let owners = steps.iter().map(|step| step.change.target.owner());
         bench.meter.links().watch(bench.root, owners);
-        let mut neighbours = Neighbours::default();
-        neighbours.begin_trial(steps.iter().flat_map(|step| moved(&step.change.target)));
+        let moved = steps.iter().filter_map(|step| moved(&step.change.target));
+        let neighbours = Neighbours::new(moved);
         Self {
             neighbours,
             bench,

@@ -77,13 +77,13 @@ pub(super) fn spans(all: &[Span], whose: &str, width: Option<usize>) -> String {
     out
 }
 
-/// Of every packet: `201k in 10.0s, 812 later than 1.00ms; for 9.8s it was recorded why, for 98.0% of these`.
+/// `201234 received packets in 10.0s, 812 later than 1.00ms, 98.0% of these explained; causes were recorded for 9.80s`.
 fn watched(watch: &Watch) -> String {
     if let Some(reason) = &watch.not_watched {
         return format!("not every packet: {}", printable(reason));
     }
     let mut out = format!(
-        "{} packets received in {}s, {} later than {}",
+        "{} received packets in {}s, {} later than {}",
         watch.packets,
         digits(watch.watched_s),
         watch.late,

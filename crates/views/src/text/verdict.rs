@@ -121,10 +121,10 @@ fn covered(measured: &Measurement) -> String {
         let (all, than) = (short(watch.packets), latency(watch.late_ns));
         let part = if watch.unstamped > 0 { "with a time stamp " } else { "" };
         return match watch.late {
-            0 => format!(": none of {all} packets received {part}was later than {than}"),
-            1 => format!(": 1 of {all} packets received {part}was later than {than}"),
+            0 => format!(": none of {all} received packets {part}was later than {than}"),
+            1 => format!(": 1 of {all} received packets {part}was later than {than}"),
             late => {
-                format!(": {} of {all} packets received {part}were later than {than}", short(late))
+                format!(": {} of {all} received packets {part}were later than {than}", short(late))
             }
         };
     }
@@ -141,7 +141,7 @@ fn covered(measured: &Measurement) -> String {
     }
 }
 
-/// `watched 201k packets received in 10.0s: 812 later than 1.00ms (98.0% explained), 21 unstamped`.
+/// `watched 201k received packets in 10.0s: 812 later than 1.00ms (98.0% explained), 21 unstamped`.
 fn watched(watch: &Watch) -> String {
     if let Some(reason) = &watch.not_watched {
         return elided(&format!("not every packet is watched: {}", printable(reason)), COLUMNS);
@@ -158,7 +158,7 @@ fn watched(watch: &Watch) -> String {
         some => format!(", {} unstamped", short(some)),
     };
     let (packets, time) = (short(watch.packets), seconds(watch.watched_s));
-    format!("watched {packets} packets received in {time}: {late}{unstamped}")
+    format!("watched {packets} received packets in {time}: {late}{unstamped}")
 }
 
 /// What is noted as not checked and is no check: evidence that is missing, and names that were refused.

@@ -98,13 +98,7 @@ pub fn budget(record: &Record) -> Budget {
     };
     let (before, after) = (of_span(&before), of_span(&after));
     let mut shares = after.shares;
-    for share in before.shares {
-        let is = |other: &&mut Share| (other.share, &other.who) == (share.share, &share.who);
-        match shares.iter_mut().find(is) {
-            Some(other) => other.ns += share.ns,
-            None => shares.push(share),
-        }
-    }
+    before.shares.into_iter().for_each(|share| share.add_to(&mut shares));
     shares.sort_by_key(|share| std::cmp::Reverse(share.ns));
     let unknown: u64 = shares.iter().filter(|s| s.share == ShareKind::Unknown).map(|s| s.ns).sum();
     Budget {

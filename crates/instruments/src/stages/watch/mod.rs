@@ -5,11 +5,14 @@
 //! what each CPU and each reader does. They stay attached while the overhead limit pauses the stages. If even these cost
 //! more than the limit leaves, the recording stops for a while: late packets are counted then, but not explained.
 
-use super::Options;
+mod seen;
+mod stamping;
+
 use super::collector::Collector;
 use super::group::{self, Whole};
 use super::load::types::{cpu, watched};
 use super::load::{self, Loaded};
+use super::options::Options;
 use super::path::{self, PathTerms};
 use super::reading::{self, Reading, slow_from};
 use super::samples::Samples;
@@ -18,13 +21,10 @@ use crate::InstrumentError;
 use crate::kernel::{Kernel, Mapped, Meter, word_of, words_of};
 use crate::layout::Layout;
 use libbpf_rs::skel::Skel;
-use nearpath_model::{
-    Cost, Group, Measurement, Outlier, PathKind, PathLatency, Share, Slow, Watch as Watched,
-};
-use rustix::net::{AddressFamily, SocketType, socket};
-use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
-use std::cmp::Reverse;
-use std::os::fd::{AsRawFd, OwnedFd};
+use nearpath_model::{PathKind, Slow, Watch as Watched};
+use seen::Seen;
+use stamping::{real_from_monotonic_ns, real_from_tai_ns, stamping};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// The name of the stage at which the kernel stamps a packet, in all output.
@@ -37,7 +37,7 @@ const SENT_PER_S: f64 = 200.0;
 const BETWEEN: Duration = Duration::from_millis(100);
 const WINDOW_IN: u32 = 10;
 /// The watch and what it records may take this part of the limit; what is left is for the stages.
-const PART_OF_LIMIT: f64 = 0.85;
+const PART_OF_LIMIT: f64 = 0.7;
 /// So much of that may be saved up, or overdrawn before the recording stops for a while.
 const SAVED: Duration = Duration::from_millis(500);
 
@@ -72,18 +72,6 @@ pub struct Watch {
     tends: u32,
     late_ns: u64,
     keeps_softirqs: bool,
-}
-
-/// What it has seen.
-pub struct Seen {
-    pub watch: Watched,
-    pub path: Option<PathLatency>,
-    pub slow: Slow,
-    pub outliers: Vec<Outlier>,
-    pub budget_totals: Vec<Share>,
-    pub groups: Vec<Group>,
-    /// CPU time of its programs, all CPUs together.
-    pub spent: Duration,
 }
 
 impl Watch {
@@ -364,128 +352,5 @@ impl Watch {
             groups: groups.unwrap_or_default(),
             spent: self.meter.spent(events),
         }
-    }
-}
-
-/// Two records of one packet end so close to each other: the programs of the stages and of the watch run one after the
-/// other.
-const SAME_NS: u64 = 50_000;
-
-impl Seen {
-    /// Adds it to what the stages have measured; keeps so many of the slowest packets. A slow packet that they followed
-    /// as well is theirs, as they know more of it.
-    pub fn beside(self, mut measurement: Measurement, outliers: usize) -> Measurement {
-        let m = &mut measurement;
-        m.paths.splice(0..0, self.path);
-        let is_known = |outlier: &Outlier| {
-            m.outliers.iter().any(|other| {
-                other.cpu == outlier.cpu && other.at_ns.abs_diff(outlier.at_ns) < SAME_NS
-            })
-        };
-        let mut new: Vec<Outlier> =
-            self.outliers.into_iter().filter(|outlier| !is_known(outlier)).collect();
-        let last = m.outliers.iter().map(|outlier| outlier.packet).max().unwrap_or(0);
-        new.iter_mut().for_each(|outlier| outlier.packet += last);
-        m.outliers.append(&mut new);
-        m.outliers.sort_by_key(|outlier| Reverse(outlier.span_ns));
-        m.outliers.truncate(outliers);
-        m.slow.seen += self.slow.seen;
-        m.slow.lost += self.slow.lost;
-        m.slow.complete += self.slow.complete;
-        m.slow.span_ns += self.slow.span_ns;
-        for share in self.budget_totals {
-            let is = |other: &&mut Share| (other.share, &other.who) == (share.share, &share.who);
-            match m.budget_totals.iter_mut().find(is) {
-                Some(other) => other.ns += share.ns,
-                None => m.budget_totals.push(share),
-            }
-        }
-        m.budget_totals.sort_by_key(|share| Reverse(share.ns));
-        if m.groups.is_empty() {
-            m.groups = self.groups;
-        } else {
-            for group in &mut m.groups {
-                let same = self.groups.iter().find(|other| other.name == group.name);
-                group.paths.splice(0..0, same.iter().flat_map(|other| &other.paths).cloned());
-            }
-        }
-        let percent =
-            100.0 * self.spent.as_secs_f64() / self.watch.watched_s.max(f64::MIN_POSITIVE);
-        match &mut m.cost {
-            Some(cost) => cost.cpu_percent += percent,
-            None => m.cost = Some(Cost { cpu_percent: percent, ..Cost::default() }),
-        }
-        m.watch = Some(self.watch);
-        measurement
-    }
-}
-
-/// A socket that wants its packets stamped, so that the kernel stamps all: nothing is received on it.
-fn stamping() -> Result<OwnedFd, InstrumentError> {
-    let families = [AddressFamily::INET, AddressFamily::INET6];
-    let opened =
-        families.into_iter().find_map(|family| socket(family, SocketType::DGRAM, None).ok());
-    let error = || refused_by_kernel("opening a socket", &std::io::Error::last_os_error());
-    let opened = opened.ok_or_else(error)?;
-    let on: libc::c_int = 1;
-    // SAFETY: the option's value is an int of that size, which outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            opened.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_TIMESTAMPNS,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    if result != 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(refused_by_kernel("asking for timestamps of packets", &error));
-    }
-    Ok(opened)
-}
-
-fn refused_by_kernel(step: &str, error: &std::io::Error) -> InstrumentError {
-    InstrumentError::Refused { step: step.to_owned(), reason: error.to_string() }
-}
-
-const SECOND_NS: i64 = 1_000_000_000;
-
-fn clock_ns(clock: ClockId) -> i64 {
-    in_ns(clock_gettime(clock))
-}
-
-fn in_ns(now: Timespec) -> i64 {
-    now.tv_sec.saturating_mul(SECOND_NS).saturating_add(now.tv_nsec)
-}
-
-/// From CLOCK_TAI to CLOCK_REALTIME: whole seconds.
-fn real_from_tai_ns() -> i64 {
-    let Ok(tai) = clock_gettime_dynamic(DynamicClockId::Tai) else { return 0 };
-    let difference = clock_ns(ClockId::Realtime) - in_ns(tai);
-    (difference + SECOND_NS / 2).div_euclid(SECOND_NS) * SECOND_NS
-}
-
-/// From CLOCK_MONOTONIC to CLOCK_REALTIME, by the closest of some readings.
-fn real_from_monotonic_ns() -> i64 {
-    let read = |_| {
-        let before = clock_ns(ClockId::Monotonic);
-        let real = clock_ns(ClockId::Realtime);
-        let after = clock_ns(ClockId::Monotonic);
-        (after - before, real - before - (after - before) / 2)
-    };
-    (0..5).map(read).min().map_or(0, |(_, offset)| offset)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_clocks_differ_by_what_user_space_reads() {
-        let tai = real_from_tai_ns();
-        assert!(tai % SECOND_NS == 0 && (-60..=0).contains(&(tai / SECOND_NS)), "{tai}");
-        let real = clock_ns(ClockId::Monotonic) + real_from_monotonic_ns();
-        assert!((clock_ns(ClockId::Realtime) - real).abs() < SECOND_NS / 10);
     }
 }
