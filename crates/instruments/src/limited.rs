@@ -18,10 +18,8 @@ const BETWEEN_WINDOWS: Duration = Duration::from_secs(1);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// CPU time of the calling thread: attaching, detaching and reading are part of the overhead.
-fn own_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let (s, ns) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
-    Duration::new(s.unwrap_or(0), ns.unwrap_or(0))
+pub(crate) fn own_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Measures like [`Instrument::measure`], and pauses the instrument whenever it has cost more than `limit`, a

@@ -12,6 +12,7 @@ use super::tasks::Tasks;
 use super::watch::SKB_TSTAMP;
 use crate::InstrumentError;
 use crate::layout::Layout;
+use crate::limited::own_time;
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
 use nearpath_model::{Culprit, Outlier, Share, ShareKind, Slow};
 use std::cmp::Reverse;
@@ -28,9 +29,12 @@ pub fn ring_bytes(options: &Options) -> u32 {
     if options.limit.is_some() { 4 << 20 } else { 8 << 20 }
 }
 
-/// How long the packets that were received together are explained. One that has waited for a quarter of a second, with
+/// How long the packets that were received together are explained at most. One that has waited for a quarter of a second, with
 /// thousands of events meanwhile, takes about a millisecond (20 in a debug build), and there may be as many as fit.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// CPU time that explaining a packet is expected to take, before any was explained.
+const FIRST_COST: Duration = Duration::from_micros(200);
 
 /// The slow packets of a measurement.
 pub struct Collector {
@@ -55,6 +59,8 @@ struct Found {
     explained: u64,
     /// Until when slow packets are explained.
     until: Option<Instant>,
+    /// CPU time that explaining a packet has taken lately.
+    cost: Duration,
 }
 
 impl Collector {
@@ -78,6 +84,7 @@ impl Collector {
             late_ns: options.late_ns(),
             explained: 0,
             until: None,
+            cost: FIRST_COST,
         };
         let found = Arc::new(Mutex::new(found));
         let refused = |error: libbpf_rs::Error| InstrumentError::Refused {
@@ -102,8 +109,20 @@ impl Collector {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.tasks.forget();
         found.until = Some(Instant::now() + PATIENCE);
+        let (began, seen) = (own_time(), found.slow.seen);
         drop(found);
         let _ = self.ring.consume_raw_n(self.at_once);
+        let took = own_time().saturating_sub(began);
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let explained = found.slow.seen - seen;
+        if explained > 0 {
+            found.cost = (found.cost + took.div_f64(explained as f64)) / 2;
+        }
+    }
+
+    /// CPU time that explaining a packet has taken lately.
+    pub fn cost(&self) -> Duration {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).cost
     }
 
     /// Receives what the programs have sent, and resets the reassembly state: the programs restart.

@@ -107,9 +107,8 @@ impl Logs {
     /// The switches of a reader, or its wake-ups, from number `claimed` and before `head`: those after a
     /// moment, and enough before it to determine the reader's state then. Also since when they are complete.
     pub fn reader(&self, ring: u32, claimed: u64, head: u64, after_ns: u64) -> ReaderEvents {
-        // The oldest may be in the process of being overwritten.
-        let oldest = head.saturating_sub(READER_EVENTS as u64 - 1).max(claimed);
-        let (first, events) = self.events(ring, oldest, head);
+        // What was received earlier is no longer in the programs' ring.
+        let (first, events) = self.events(ring, claimed, head);
         let known_from = match events.clone().next() {
             _ if first <= claimed => 0,
             Some(bytes) => word(bytes, 0).unwrap_or(u64::MAX),

@@ -5,7 +5,7 @@ use super::events::{Logs, RINGS};
 use super::packet_path::PacketPath;
 use super::table::{STAGES_MAX, Stage, stage};
 use crate::grouping::{comm, flow};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Events in a ring of a reader.
@@ -250,12 +250,9 @@ impl Record {
         let to_cpu = half(20)?;
         let ring = to_cpu.checked_mul(RINGS)?;
         let reader = reader(bytes, logs, begin_ns)?;
-        let mut others = BTreeMap::new();
-        for cpu in reader.cpus().chain(reader.wakers()).filter(|&cpu| cpu != to_cpu) {
-            if let Some(events) = CpuEvents::latest(cpu, logs, begin_ns) {
-                others.entry(cpu).or_insert(events);
-            }
-        }
+        let others: BTreeSet<u32> = reader.cpus().chain(reader.wakers()).collect();
+        let others = others.into_iter().filter(|&cpu| cpu != to_cpu);
+        let others = others.filter_map(|cpu| Some((cpu, CpuEvents::latest(cpu, logs, begin_ns)?)));
         Some(Self {
             at_ns: word(0)?,
             span_ns: word(8)?,
@@ -282,7 +279,7 @@ impl Record {
                 tasks: logs.cpu(ring, word(HEADS)?, begin_ns),
                 softirqs: logs.cpu(ring.checked_add(1)?, word(HEADS + 8)?, begin_ns),
             },
-            others,
+            others: others.collect(),
             reader,
             packet_path: bytes.get(PACKET_PATH_OFFSET..).and_then(PacketPath::read),
         })

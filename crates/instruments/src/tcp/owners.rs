@@ -1,7 +1,7 @@
 //! The processes that have sockets open, remembered between results: looking for them reads the links of all descriptors
 //! of the host, of which there may be a hundred thousand.
 
-use super::state::thread_time;
+use crate::limited::own_time;
 use nearpath_host::{ConnectionOwner, Root, connection_owners};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -39,9 +39,9 @@ impl Owners {
         }
         let missing: HashSet<u64> =
             wanted.iter().copied().filter(|inode| !is_known(inode)).collect();
-        let began = thread_time();
+        let began = own_time();
         let (found, reason) = find(&missing);
-        let cost = thread_time().saturating_sub(began);
+        let cost = own_time().saturating_sub(began);
         self.next =
             limit.map(|share| Instant::now() + cost.div_f64(share.max(1e-3)).min(LONGEST_PAUSE));
         self.absent = missing.into_iter().filter(|inode| !found.contains_key(inode)).collect();
@@ -83,8 +83,8 @@ mod tests {
                 asked.sort_unstable();
                 looks.push(asked);
                 // It takes CPU time.
-                let began = thread_time();
-                while thread_time().saturating_sub(began) < Duration::from_millis(5) {}
+                let began = own_time();
+                while own_time().saturating_sub(began) < Duration::from_millis(5) {}
                 let owner = ConnectionOwner { pid: 7, comm: "nginx".to_owned(), cgroup: None };
                 (
                     missing

@@ -4,9 +4,10 @@
 
 use super::Options;
 use super::events::Ends;
-use super::state::{OWNERS_MAX, State, refused, thread_time};
+use super::state::{OWNERS_MAX, State, refused};
 use super::track::Track;
 use crate::InstrumentError;
+use crate::limited::own_time;
 use libbpf_rs::MapHandle;
 use nearpath_host::{TcpSocket, connection_owners};
 use std::collections::HashSet;
@@ -112,9 +113,9 @@ impl Shared {
                 state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
             }
             if let Some(ends) = &ends {
-                let began = thread_time();
+                let began = own_time();
                 state.end(&ends.take());
-                state.spent += thread_time().saturating_sub(began);
+                state.spent += own_time().saturating_sub(began);
             }
             // The thread that waits may lock only when this one waits again.
             if std::mem::take(&mut state.wants_ends) {

@@ -7,9 +7,9 @@ use super::listeners::Listeners;
 use super::pressure::{Pressure, Readers};
 use super::track::{Track, is_request};
 use crate::InstrumentError;
+use crate::limited::own_time;
 use nearpath_host::{ConnectionOwner, Root, TcpDiag, TcpFilter, TcpSocket};
 use nearpath_model::tcp::{TcpCost, TcpListener, TcpState};
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
@@ -110,7 +110,7 @@ impl State {
     /// # Errors
     /// The kernel ended the dump early.
     pub fn read_all(&mut self, mut each: impl FnMut(&Track, Option<&TcpSocket>)) -> io::Result<()> {
-        let began = thread_time();
+        let began = own_time();
         self.readings += 1;
         let is_first = self.readings == 1;
         if !is_first {
@@ -160,7 +160,7 @@ impl State {
                 each(track, None);
             }
         }
-        self.spent += thread_time().saturating_sub(began);
+        self.spent += own_time().saturating_sub(began);
         dumped
     }
 
@@ -406,11 +406,6 @@ fn is_unsettled(state: TcpState) -> bool {
 /// Of a track; a host has far fewer sockets than 2^32.
 fn place(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
-}
-
-/// CPU time of the current thread.
-pub(super) fn thread_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 #[cfg(test)]

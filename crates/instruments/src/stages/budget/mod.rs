@@ -291,7 +291,8 @@ impl<'a> View<'a> {
         {
             return ((*kind, who.clone()), stretch.end.min(*until));
         }
-        let phase = self.phases.iter().find(|phase| now < phase.end);
+        let phase = self.phases.get(self.phases.partition_point(|phase| phase.end <= now));
+        let phase = phase.filter(|phase| now < phase.end);
         let end = stretch.end.min(phase.map_or(u64::MAX, |phase| phase.end));
         match phase.map_or(&State::Unknown, |phase| &phase.state) {
             State::Unknown => {
@@ -334,10 +335,10 @@ impl<'a> View<'a> {
         if cpu == self.record.to_cpu {
             return (&stretch.runs, end);
         }
-        let there = self.others.get(&cpu).into_iter().flatten();
-        match there.into_iter().find(|other| other.begin <= now && now < other.end) {
-            Some(other) => (&other.runs, end.min(other.end)),
-            None => (&Runs::Unknown, end),
+        let there = self.others.get(&cpu).map_or(&[][..], Vec::as_slice);
+        match there.get(there.partition_point(|other| other.end <= now)) {
+            Some(other) if other.begin <= now => (&other.runs, end.min(other.end)),
+            _ => (&Runs::Unknown, end),
         }
     }
 

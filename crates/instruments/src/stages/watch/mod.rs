@@ -30,9 +30,13 @@ use std::time::{Duration, Instant};
 /// The name of the stage at which the kernel stamps a packet, in all output.
 pub const SKB_TSTAMP: &str = "skb_tstamp";
 
-/// Late packets that are sent to user space at once, and per second over time.
+/// Late packets that are sent to user space at once, and per second over time,
 const SENT_AT_ONCE: f64 = 1000.0;
 const SENT_PER_S: f64 = 200.0;
+/// but no more than are explained in this share of a CPU's time, and at once in so many seconds of it. (One that was
+/// late by milliseconds takes some 50 us; by a second, with all that happened meanwhile, 2 ms.)
+const EXPLAINING: f64 = 0.05;
+const EXPLAINING_AT_ONCE_S: f64 = 0.1;
 /// How often it is tended; one of so many times it measures its cost until the next.
 const BETWEEN: Duration = Duration::from_millis(100);
 const WINDOW_IN: u32 = 10;
@@ -190,8 +194,12 @@ impl Watch {
         slow.ns = slowest;
         slow.left = match self.recording {
             Some(_) => {
-                let more = if self.granted { SENT_PER_S * seconds } else { SENT_AT_ONCE };
-                (slow.left.max(0) as f64 + more).min(SENT_AT_ONCE) as i64
+                let cost = self.collector.as_ref().map_or(Duration::ZERO, Collector::cost);
+                let each = cost.as_secs_f64();
+                let most = SENT_AT_ONCE.min(EXPLAINING_AT_ONCE_S / each);
+                let per_s = SENT_PER_S.min(EXPLAINING / each);
+                let more = if self.granted { (per_s * seconds).max(1.0) } else { most };
+                (slow.left.max(0) as f64 + more).min(most) as i64
             }
             None => 0,
         };
