@@ -181,7 +181,7 @@ def accept_queue(stage: Stage) -> None:
     if stage.faulty:
         stage.sysctl("net.core.somaxconn", "4", stage.host)
     stage.start(stage.host, "server", "echo", cpu=HOST_CPU, listen_ms=50)
-    requests(stage, "connects", rate=400, burst=20)
+    requests(stage, "connects", rate=400, burst=60)
 
 
 @healable

@@ -39,8 +39,11 @@ const HARM_EXCLUDED: f64 = 20.0;
 pub enum Scale {
     /// By the ratio of their values: latencies. Values must be positive.
     Ratio,
-    /// By the difference of their values: shares, lost packets per second. Values may be 0.
+    /// By the difference of their values: shares. Values may be 0.
     Difference,
+    /// The same for packets that are lost. If fewer are, those that come instead wait in the queue that was too short, and
+    /// others wait for them: then only a latency that is far worse is worse.
+    Losses,
 }
 
 /// A figure that is compared. Smaller values are better.
@@ -142,18 +145,23 @@ impl Sequential {
         let metrics: Vec<(&Metric, Summary)> =
             self.metrics.iter().map(|metric| (metric, metric.summary())).collect();
         let deciding = || metrics.iter().filter(|(metric, _)| metric.figure.decides);
+        let loses_less = deciding().any(|(metric, its)| {
+            metric.figure.scale == Scale::Losses && its.is_better && its.better > its.worse
+        });
+        let is_worse = |(metric, its): &(&Metric, Summary)| {
+            its.is_worse && (!loses_less || !metric.figure.decides || -its.size >= HARM)
+        };
         // The wealth of a side's bettors is one game. Only metrics with a large effect count, so that none decides for others.
-        let worse: f64 =
-            metrics.iter().filter(|(_, its)| its.is_worse).map(|(_, its)| its.worse).sum();
+        let worse: f64 = metrics.iter().filter(|one| is_worse(one)).map(|(_, its)| its.worse).sum();
         if worse >= threshold {
             return Decision::Worse;
         }
         let better: f64 =
             deciding().filter(|(_, its)| its.is_better).map(|(_, its)| its.better).sum();
-        let is_suspect = |(metric, its): &(&Metric, Summary)| {
-            let figure = metric.figure;
-            its.is_worse && its.worse >= SUSPECT_AND_LARGE
-                || figure.decides && figure.harmless == 0.0 && its.worse >= SUSPECT
+        let is_suspect = |one: &(&Metric, Summary)| {
+            let (Metric { figure, .. }, its) = one;
+            is_worse(one) && its.worse >= SUSPECT_AND_LARGE
+                || figure.decides && figure.harmless == 0.0 && its.worse >= SUSPECT && !loses_less
         };
         if better >= self.threshold_of_better()
             && !metrics.iter().any(is_suspect)
@@ -199,6 +207,8 @@ struct Metric {
 
 /// What a decision needs of a metric.
 struct Summary {
+    /// The estimated gain, as a share.
+    size: f64,
     /// Whether the estimated effect is at least the minimum effect.
     is_better: bool,
     is_worse: bool,
@@ -216,7 +226,7 @@ impl Metric {
     fn add(&mut self, without: f64, with: f64) {
         let gain = match self.figure.scale {
             Scale::Ratio => without.ln() - with.ln(),
-            Scale::Difference => without - with,
+            Scale::Difference | Scale::Losses => without - with,
         };
         // The logarithm of a latency that is not positive is not finite.
         if gain.is_finite() {
@@ -230,7 +240,7 @@ impl Metric {
     fn centre(&self) -> Option<f64> {
         match self.figure.scale {
             Scale::Ratio => self.gains.median(),
-            Scale::Difference => self.gains.mean(),
+            Scale::Difference | Scale::Losses => self.gains.mean(),
         }
     }
 
@@ -238,11 +248,12 @@ impl Metric {
         let size = match (self.figure.scale, self.centre()) {
             (_, None | Some(0.0)) => 0.0,
             (Scale::Ratio, Some(gain)) => -(-gain).exp_m1(),
-            (Scale::Difference, Some(gain)) => gain / self.mean_level(),
+            (Scale::Difference | Scale::Losses, Some(gain)) => gain / self.mean_level(),
         };
         let [better, worse] = self.wealth();
         let least = self.figure.minimum_effect;
         Summary {
+            size,
             is_better: size >= least,
             is_worse: -size >= least.max(self.harmless()),
             better,
@@ -273,7 +284,9 @@ impl Metric {
         let share = self.figure.minimum_effect;
         let [worse, better] = match self.figure.scale {
             Scale::Ratio => [-share.ln_1p(), -(1.0 - share).max(f64::MIN_POSITIVE).ln()],
-            Scale::Difference => [-share, share].map(|share| share * self.mean_level()),
+            Scale::Difference | Scale::Losses => {
+                [-share, share].map(|share| share * self.mean_level())
+            }
         };
         self.gains.wealth(worse, Side::Above) >= threshold
             && self.gains.wealth(better, Side::Below) >= threshold
@@ -283,7 +296,7 @@ impl Metric {
     /// decision, nor do losses, which vary too much.
     fn excludes_harm(&self) -> bool {
         let excludes = |gain: f64| self.gains.wealth(gain, Side::Above) >= HARM_EXCLUDED;
-        self.figure.scale == Scale::Difference
+        self.figure.scale != Scale::Ratio
             || !excludes(-f64::MAX)
             || excludes(-HARM.max(self.harmless()).ln_1p())
     }
@@ -291,7 +304,7 @@ impl Metric {
     fn effect(&self, threshold: f64) -> Effect {
         let value = |gain: f64| match self.figure.scale {
             Scale::Ratio => (-gain).exp(),
-            Scale::Difference => 0.0 - gain,
+            Scale::Difference | Scale::Losses => 0.0 - gain,
         };
         let centre = self.centre();
         let interval = self.gains.interval(threshold).zip(centre).map(|([low, high], centre)| {

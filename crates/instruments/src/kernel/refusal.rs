@@ -58,11 +58,19 @@ fn verdict_of_verifier(message: &str) -> Option<&str> {
 pub fn refused(step: &str, error: &libbpf_rs::Error) -> InstrumentError {
     let said = LAST_WORDS.with_borrow(String::clone);
     let denied = error.kind() == libbpf_rs::ErrorKind::PermissionDenied;
-    // The verifier also refuses with EACCES, but that concerns the program.
-    if denied && !said.starts_with("the verifier") {
+    // The verifier also refuses with EACCES, and security modules and lockdown refuse root.
+    if denied && !said.starts_with("the verifier") && !may_load() {
         return InstrumentError::Privilege("measuring packets".to_owned());
     }
     InstrumentError::Refused { step: step.to_owned(), reason: reason(error) }
+}
+
+/// Whether this thread has what loading programs needs (`bpf_capable()` and `perfmon_capable()`, include/linux/capability.h).
+fn may_load() -> bool {
+    use rustix::thread::CapabilitySet;
+    let own =
+        rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |own| own.effective);
+    own.contains(CapabilitySet::SYS_ADMIN)
 }
 
 /// Why loading within [`listening`] failed, as one line: the error, and what libbpf or the verifier says of it.

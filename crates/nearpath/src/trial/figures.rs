@@ -80,7 +80,11 @@ impl Figures {
             deciding.push(FigureKind::Packets);
         }
         let figure = |kind: &FigureKind, decides, minimum_effect| {
-            let scale = if kind.unit().is_ratio() { Scale::Ratio } else { Scale::Difference };
+            let scale = match kind {
+                FigureKind::Lost => Scale::Losses,
+                _ if kind.unit().is_ratio() => Scale::Ratio,
+                _ => Scale::Difference,
+            };
             let harmless = match (kind, compared) {
                 (FigureKind::Percentile(0.5), Compared::Packets { above_ns }) => {
                     *above_ns as f64 / 100.0

@@ -4,7 +4,7 @@ use super::*;
 use fastrand::Rng;
 
 /// p50, p99, the share of packets above a limit, lost packets per second.
-const SCALES: [Scale; 4] = [Scale::Ratio, Scale::Ratio, Scale::Difference, Scale::Difference];
+const SCALES: [Scale; 4] = [Scale::Ratio, Scale::Ratio, Scale::Difference, Scale::Losses];
 const MINIMUM_EFFECT: f64 = 0.05;
 
 fn trial_of(scales: &[Scale], seed: u64) -> Sequential {
@@ -135,7 +135,8 @@ fn without_an_effect_at_most_one_trial_in_twenty_has_a_verdict_with_a_look_after
 #[test]
 fn the_noise_would_deceive_without_the_coin() {
     for name in ["drifting", "phases of a block"] {
-        let host = Host { fixed_order: true, ..Host::new(noise(name), 1.0, [1.0; 2]) };
+        let host = Host::new(noise(name), 1.0, [1.0; 2]);
+        let host = Host { fixed_order: true, lossy: false, ..host };
         assert!(host.verdicts(100, 40) >= 38, "{name}");
     }
 }
@@ -192,6 +193,38 @@ fn a_halved_median_is_not_better_if_the_tail_is_doubled() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn fewer_losses_are_better_unless_the_packets_that_come_are_far_later() {
+    let decide = |later: f64, seed: u64| {
+        let mut random = Rng::with_seed(seed);
+        let mut trial = trial_of(&[Scale::Ratio, Scale::Losses], random.u64(..));
+        for _ in 0..60 {
+            let first = trial.with_first();
+            let mut values = [[None; 2]; 2];
+            for with in [first, !first] {
+                let p99 = 500.0 * (0.05 * normal(&mut random)).exp();
+                // Half of the blocks have a burst that was too large.
+                let lost = if random.bool() { 100.0 * random.f64() } else { 0.0 };
+                values[usize::from(with)] = match with {
+                    true => [Some(p99 * later), Some(0.0)],
+                    false => [Some(p99), Some(lost)],
+                };
+            }
+            trial.add(&values[0], &values[1]);
+            if trial.decision() != Decision::Open {
+                break;
+            }
+        }
+        (trial.decision(), trial.pairs())
+    };
+    for seed in 0..trials(50) {
+        let (decision, pairs) = decide(1.04, seed);
+        assert_eq!(decision, Decision::Better, "{seed}");
+        assert!(pairs <= 45, "{seed}: {pairs}");
+        assert_eq!(decide(2.0, seed).0, Decision::Worse, "{seed}");
     }
 }
 
