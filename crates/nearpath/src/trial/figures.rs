@@ -41,7 +41,7 @@ pub enum Compared {
 pub(super) struct PlanTraits {
     /// It moves tasks, which may compute more where they go: CPU time is not compared.
     pub(super) moves_tasks: bool,
-    /// It lets connections have more in flight: more packets are better.
+    /// It lets connections have more in flight: more bytes are better, and they may be in fewer packets.
     pub(super) opens_windows: bool,
 }
 
@@ -60,6 +60,7 @@ enum FigureKind {
     Metric(Metric),
     Cpus,
     Packets,
+    Bits,
 }
 
 impl Figures {
@@ -77,7 +78,7 @@ impl Figures {
         };
         deciding.push(FigureKind::Lost);
         if traits.opens_windows {
-            deciding.push(FigureKind::Packets);
+            deciding.push(FigureKind::Bits);
         }
         let figure = |kind: &FigureKind, decides, minimum_effect| {
             let scale = match kind {
@@ -126,13 +127,21 @@ impl Figures {
     ) -> Vec<Option<Comparison>> {
         let minimum_effect_percent = 100.0 * self.minimum_effect;
         let thresholds = Thresholds { minimum_effect_percent, ..Thresholds::default() };
+        // Packets may be larger, and more bytes take more CPU time.
+        let of_bytes = self.all.iter().any(|(kind, _)| matches!(kind, FigureKind::Bits));
+        let guarded = |its: &MeasuredBlock| match of_bytes {
+            true => (its.gbps, its.block.cpus_busy / its.gbps.max(f64::MIN_POSITIVE)),
+            false => (its.block.rate_per_s, its.block.cpus_busy),
+        };
         let compare = |(kind, figure): &(FigureKind, Figure)| {
             if !figure.decides {
                 return None;
             }
             let side = |blocks: &[&MeasuredBlock]| -> Option<Vec<Block>> {
                 let block = |its: &&MeasuredBlock| {
-                    Some(Block { observed: kind.observed(its)?, ..its.block.clone() })
+                    let (rate_per_s, cpus_busy) = guarded(its);
+                    let observed = kind.observed(its)?;
+                    Some(Block { observed, rate_per_s, cpus_busy, ..its.block.clone() })
                 };
                 blocks.iter().map(block).collect()
             };
@@ -257,6 +266,7 @@ impl FigureKind {
             Self::Lost => "lost".to_owned(),
             Self::Cpus => "cpus_busy".to_owned(),
             Self::Packets => "packets".to_owned(),
+            Self::Bits => "gbps".to_owned(),
         }
     }
 
@@ -268,7 +278,7 @@ impl FigureKind {
             Self::Cpus => FigureUnit::Cpus,
             Self::Packets => FigureUnit::PacketsPerS,
             Self::Metric(Metric::Packets) => FigureUnit::PacketsPerS,
-            Self::Metric(Metric::Bits) => FigureUnit::Gbps,
+            Self::Bits | Self::Metric(Metric::Bits) => FigureUnit::Gbps,
             Self::Metric(Metric::Path { figure: Statistic::Above(_), .. }) => FigureUnit::Share,
             Self::Metric(_) => FigureUnit::Ns,
         }
@@ -288,6 +298,7 @@ impl FigureKind {
             }
             Self::Metric(_) => Some(measured.block.observed.clone()),
             Self::Packets => Some(Observed::Ratio { sum: 1.0, count: measured.block.rate_per_s }),
+            Self::Bits => Some(Observed::Ratio { sum: 1.0, count: measured.gbps }),
             Self::Above(_) | Self::Lost | Self::Cpus => None,
         }
     }
@@ -306,6 +317,7 @@ impl FigureKind {
                 Some(measured.block.cpus_busy).filter(|_| measured.block.lost < MANY_LOST)
             }
             Self::Packets => Some(1.0 / measured.block.rate_per_s),
+            Self::Bits => Some(1.0 / measured.gbps),
             Self::Metric(_) => match &measured.block.observed {
                 Observed::Latencies { percentile: share, buckets } => {
                     block_percentile(buckets, measured.block.lost, *share)
@@ -328,6 +340,7 @@ impl FigureKind {
             Self::Lost => mean(|its| its.lost_per_s),
             Self::Cpus => mean(|its| its.block.cpus_busy),
             Self::Packets => mean(|its| its.block.rate_per_s),
+            Self::Bits => mean(|its| its.gbps),
             Self::Metric(Metric::Path { figure: Statistic::Percentile(share), .. }) => {
                 percentile(&merged(side), lost_of(side), *share)
             }
@@ -389,6 +402,7 @@ pub(super) fn merged(side: &[&MeasuredBlock]) -> Buckets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nearpath_model::Verdict;
     use nearpath_model::histogram::bucket;
 
     fn measured(packets: u64) -> MeasuredBlock {
@@ -396,7 +410,7 @@ mod tests {
         let observed = Observed::Latencies { percentile: 0.999, buckets: latencies.clone() };
         let (lost, errors, drops, cpus_busy, rate_per_s) = (0.0, 0.0, 0.0, 1.0, 100.0);
         let block = Block { observed, lost, errors, drops, cpus_busy, rate_per_s };
-        MeasuredBlock { block, lost_per_s: 2.0, hops: None, latencies: Some(latencies) }
+        MeasuredBlock { block, lost_per_s: 2.0, gbps: 1.0, hops: None, latencies: Some(latencies) }
     }
 
     #[test]
@@ -435,6 +449,32 @@ mod tests {
         let found = packets.report(&half, &[none; 6]);
         assert_eq!((found[1].without, found[1].with), (Some(LOST_NS), None));
         assert!(found[2].without.is_some_and(|above| (above - 0.02).abs() < 1e-9));
+    }
+
+    #[test]
+    fn more_bytes_in_fewer_packets_are_no_harm() {
+        let verdicts = |opens_windows, gbps_after: f64| -> Vec<_> {
+            let traits = PlanTraits { opens_windows, ..PlanTraits::default() };
+            let compared = Compared::Packets { above_ns: 1_000_000 };
+            let figures = Figures::new(&compared, 0.05, traits);
+            let block = |number: u32, rate_per_s: f64, gbps: f64| {
+                let noise = 1.0 + 0.01 * f64::from(number * 7 % 5);
+                let its = measured(1_000);
+                let cpus_busy = gbps * noise;
+                let block =
+                    Block { rate_per_s: rate_per_s * noise, cpus_busy, ..its.block.clone() };
+                MeasuredBlock { block, gbps: gbps * noise, ..its }
+            };
+            let before: Vec<_> = (0..12).map(|number| block(number, 100.0, 1.0)).collect();
+            let after: Vec<_> = (0..12).map(|number| block(number + 1, 80.0, gbps_after)).collect();
+            let sides = (before.iter().collect::<Vec<_>>(), after.iter().collect::<Vec<_>>());
+            let found = figures.compared_once((&sides.0, &sides.1));
+            found.into_iter().flatten().map(|found| found.verdict).collect()
+        };
+        let opened = verdicts(true, 3.0);
+        assert!(opened.contains(&Verdict::Better) && !opened.contains(&Verdict::Worse));
+        assert!(verdicts(true, 0.8).contains(&Verdict::Worse));
+        assert!(verdicts(false, 3.0).contains(&Verdict::Worse));
     }
 
     #[test]

@@ -99,11 +99,19 @@ impl Links {
     }
 }
 
-/// Packets that this namespace and its CPUs have lost, in total: by interfaces, backlogs, full socket buffers and full
-/// queues of connections. A counter that cannot be read counts nothing.
-pub(super) struct Losses(u64);
+/// What this namespace and its CPUs have counted, in total. A counter that cannot be read counts nothing.
+#[derive(Clone, Copy)]
+pub(super) struct Counted {
+    /// Packets lost by interfaces, backlogs, full socket buffers and full queues of connections.
+    pub(super) lost: u64,
+    /// Those of them that protocols lost: packets for this host.
+    pub(super) lost_here: u64,
+    /// Bytes of IP packets, received and sent.
+    pub(super) bytes: u64,
+}
 
-/// Their names in nstat(8).
+/// The counters of protocols, by their names in nstat(8).
+const BYTES: [&str; 4] = ["IpExtInOctets", "IpExtOutOctets", "Ip6InOctets", "Ip6OutOctets"];
 const LOST: [&str; 8] = [
     "UdpRcvbufErrors",
     "Udp6RcvbufErrors",
@@ -115,20 +123,28 @@ const LOST: [&str; 8] = [
     "TcpExtTCPReqQFullDrop",
 ];
 
-impl Losses {
+impl Counted {
     pub(super) fn read(root: &Root) -> Self {
         let counters = read_nstat(root).unwrap_or_default();
-        let protocols: u64 = LOST.iter().filter_map(|name| counters.get(*name)).sum();
+        let sum = |names: &[&str]| -> u64 {
+            names.iter().filter_map(|name| counters.get(*name)).fold(0, |a, b| a.wrapping_add(*b))
+        };
+        let lost_here = sum(&LOST);
         let names = root.list("/sys/class/net").unwrap_or_default();
         let names = names.into_iter().map(|entry| entry.name).collect();
         let links = Links { up: Vec::new(), names, worst_shares: [0.0; 2], began: None };
         let interfaces = links.read(root).unwrap_or_default();
-        Self(protocols.wrapping_add(interfaces.drops).wrapping_add(interfaces.errors))
+        let lost = lost_here.wrapping_add(interfaces.drops).wrapping_add(interfaces.errors);
+        Self { lost, lost_here, bytes: sum(&BYTES) }
     }
 
-    /// Those since an earlier reading.
-    pub(super) fn since(&self, before: &Self) -> u64 {
-        self.0.saturating_sub(before.0)
+    /// What was counted since an earlier reading.
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            lost: self.lost.saturating_sub(before.lost),
+            lost_here: self.lost_here.saturating_sub(before.lost_here),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use super::links::Links;
 use crate::failure::say;
 use anyhow::{Context, bail};
 use nearpath_host::Root;
-use nearpath_instruments::Instrument;
 use nearpath_instruments::stages::{Options, Stages};
-use nearpath_model::{Block, Hops, Host, NicKind, PathKind};
+use nearpath_instruments::{Filter, Instrument};
+use nearpath_model::{Block, Direction, Hops, Host, NicKind, PathKind};
 use nearpath_trial::background::Loading;
 use nearpath_trial::comparison::{Buckets, own};
 use nearpath_trial::latency::{LatencyPlan, Probing};
@@ -24,6 +24,8 @@ pub struct Meter {
     prober: Option<Prober>,
     /// Background load.
     loads: Vec<Loading>,
+    /// Whether no packet that this namespace receives is left out.
+    sees_all: bool,
     /// The interfaces that are counted.
     links: Links,
     started: Instant,
@@ -89,6 +91,9 @@ impl Meter {
     pub fn start(root: &Root, host: &Host, measured: Measured) -> anyhow::Result<Self> {
         let Measured { metric, options, nics, probes, loads } = measured;
         let prober = probes.map(ProbePlan::start).transpose()?;
+        let sent_only = options.filter.direction == Some(Direction::Tx);
+        let filter = Filter { netns: None, direction: None, ..options.filter.clone() };
+        let sees_all = prober.is_none() && !sent_only && filter == Filter::default();
         let of_probes = prober.is_some() && metric.is_of_probes();
         let mut stages = Stages::new(&host.topology, options);
         let stages = match stages.start() {
@@ -100,7 +105,9 @@ impl Meter {
             Err(reason) => return Err(reason).context("cannot measure"),
         };
         let links = Links::new(root, if nics.is_empty() { counted(host) } else { nics });
-        Ok(Self { metric, stages, prober, loads, links, started: Instant::now(), began: None })
+        let sees_all = sees_all && stages.is_some();
+        let (started, began) = (Instant::now(), None);
+        Ok(Self { metric, stages, prober, loads, sees_all, links, started, began })
     }
 
     /// The kind of path that the metric is of.
@@ -144,6 +151,11 @@ impl Meter {
         let begin = self.began.replace(end.clone()).context("no block was started")?;
         let found = block(&metric, &begin, &end, Needs::Anything).ok();
         Ok(found.and_then(|(block, _)| own(&block.observed)))
+    }
+
+    /// Whether what it measures is of all packets that this namespace receives.
+    pub(super) fn sees_all(&self) -> bool {
+        self.sees_all
     }
 
     /// The interfaces.

@@ -2,7 +2,7 @@
 //! once if the plan does harm.
 
 use super::figures::{Figures, merged};
-use super::links::Losses;
+use super::links::Counted;
 use super::neighbours::Neighbours;
 use super::{Bench, NothingMade};
 use anyhow::{Context, bail};
@@ -51,6 +51,8 @@ pub(super) struct MeasuredBlock {
     pub(super) block: Block,
     /// Packets lost per second.
     pub(super) lost_per_s: f64,
+    /// Received and sent, in 10⁹ bits per second.
+    pub(super) gbps: f64,
     /// Hops of packets, if they are observed.
     pub(super) hops: Option<Hops>,
     /// The latencies that the metric is of, if it is of any.
@@ -289,7 +291,7 @@ impl Experiment for Switched<'_, '_> {
 
     fn block(&mut self) -> anyhow::Result<Result<Seen, String>> {
         self.neighbours.begin(self.bench.root);
-        let (before, began) = (Losses::read(self.bench.root), Instant::now());
+        let (before, began) = (Counted::read(self.bench.root), Instant::now());
         self.bench.meter.begin(self.bench.root)?;
         if let Some(harm) = self.watch()? {
             return Ok(Err(harm));
@@ -299,11 +301,18 @@ impl Experiment for Switched<'_, '_> {
         if let Some(harm) = self.neighbours.end(self.bench.root, self.with) {
             return Ok(Err(harm));
         }
-        let (block, hops, latencies) = (found.block, found.hops, found.latencies);
-        let lost = Losses::read(self.bench.root).since(&before) as f64;
+        let (mut block, hops, latencies) = (found.block, found.hops, found.latencies);
+        let counted = Counted::read(self.bench.root).since(before);
+        let per_s = |count: u64| count as f64 / began.elapsed().as_secs_f64();
         // Of probes that nobody answers, this host may have lost none.
-        let lost_per_s = (lost / began.elapsed().as_secs_f64()).max(block.lost * block.rate_per_s);
-        let measured = MeasuredBlock { block, lost_per_s, hops, latencies };
+        let lost_per_s = per_s(counted.lost).max(block.lost * block.rate_per_s);
+        if self.bench.meter.sees_all() {
+            // A listener that drops a connection frees its packet as if it was received.
+            let lost_here = per_s(counted.lost_here);
+            block.lost = block.lost.max(lost_here / (lost_here + block.rate_per_s).max(1.0));
+        }
+        let gbps = per_s(counted.bytes) * 8e-9;
+        let measured = MeasuredBlock { block, lost_per_s, gbps, hops, latencies };
         if self.blocks.is_empty() {
             let length = self.figures.long_enough(self.block, &measured);
             self.block = length.map_err(anyhow::Error::msg)?;
