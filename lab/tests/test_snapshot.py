@@ -51,6 +51,7 @@ COUNTING = {
     "irqbalance_conflict",
     "ksoftirqd_starved",
     "listen_overflows",
+    "neighbour_table",
     "net_rx_concentration",
     "nic_drops",
     "nic_irq_node",

@@ -64,6 +64,13 @@ const TABLE: &[Row] = &[
     ("net.ipv4.tcp_early_demux", None),
     ("net.ipv4.udp_early_demux", None),
     ("net.ipv4.ip_early_demux", None),
+    // The tables of neighbours.
+    ("net.ipv4.neigh.default.gc_thresh1", None),
+    ("net.ipv4.neigh.default.gc_thresh2", None),
+    ("net.ipv4.neigh.default.gc_thresh3", None),
+    ("net.ipv6.neigh.default.gc_thresh1", None),
+    ("net.ipv6.neigh.default.gc_thresh2", None),
+    ("net.ipv6.neigh.default.gc_thresh3", None),
     // AutoNUMA (kernel/sched/debug.c).
     ("kernel.numa_balancing", None),
     ("kernel.numa_balancing_promote_rate_limit_MBps", None),
@@ -112,7 +119,12 @@ pub(crate) fn read(root: &Root, notes: &mut Notes) -> BTreeMap<String, String> {
     for rows in TABLE.chunk_by(|a, b| folder(a.0) == folder(b.0)) {
         let folder = rows.first().map_or("", |row| folder(row.0));
         if let Err(error) = root.list(&path(folder)) {
-            notes.add("sysctl", folder, &error.to_string());
+            let there = |row: &Row| Some((row.0, of_initial_namespace(root, row.0)?));
+            let known: Vec<_> = rows.iter().filter_map(there).collect();
+            if known.is_empty() {
+                notes.add("sysctl", folder, &error.to_string());
+            }
+            known.into_iter().for_each(|(name, value)| take(notes, name, Ok(value)));
             continue;
         }
         for &(name, moved) in rows {
@@ -139,14 +151,8 @@ fn value(root: &Root, name: &str, moved: Option<&str>) -> Result<String, ReadErr
         Err(error) if error.absent => error,
         value => return value,
     };
-    if Sysctl::parse(name).is_some_and(Sysctl::is_of_initial_namespace) {
-        let ask = || {
-            let there = in_initial_netns(|root| root.text(&path(name)));
-            there.unwrap_or_else(|| Err(error.clone()))
-        };
-        if let Ok(value) = root.answer(&format!("sysctl/{name}"), ask) {
-            return Ok(value);
-        }
+    if let Some(value) = of_initial_namespace(root, name) {
+        return Ok(value);
     }
     if let Some(moved) = moved {
         return root.text(&format!("{SCHED_DEBUG}/{moved}")).map_err(|debug| ReadError {
@@ -160,6 +166,17 @@ fn value(root: &Root, name: &str, moved: Option<&str>) -> Result<String, ReadErr
         error.reason += " (not in this kernel, or only in the initial network namespace)";
     }
     Err(error)
+}
+
+/// The value of one that other network namespaces do not show.
+fn of_initial_namespace(root: &Root, name: &str) -> Option<String> {
+    Sysctl::parse(name).filter(|sysctl| sysctl.is_of_initial_namespace())?;
+    let ask = || {
+        let there = in_initial_netns(|root| root.text(&path(name)));
+        there
+            .unwrap_or_else(|| Err(ReadError::new(name, "the initial namespace cannot be entered")))
+    };
+    root.answer(&format!("sysctl/{name}"), ask).ok()
 }
 
 #[cfg(test)]
@@ -187,9 +204,11 @@ mod tests {
         assert_eq!(values["net.core.netdev_budget"], "300");
         assert_eq!(values["net.ipv4.tcp_rmem"], "4096\t131072\t6291456");
         assert_eq!(values["transparent_hugepage.enabled"], "always [madvise] never");
-        let others = TABLE.iter().filter(|row| folder(row.0) != "vm").count();
-        // One note for all of vm.
-        assert_eq!(values.len() + notes.len(), others + TRANSPARENT_HUGEPAGE.len() + 1);
+        // One note for all of a folder.
+        let absent = ["vm", "net.ipv4.neigh.default", "net.ipv6.neigh.default"];
+        let others = TABLE.iter().filter(|row| !absent.contains(&folder(row.0))).count();
+        let counted = others + TRANSPARENT_HUGEPAGE.len() + absent.len();
+        assert_eq!(values.len() + notes.len(), counted);
         assert_eq!(
             notes["net.core.skb_defer_max"],
             "/proc/sys/net/core/skb_defer_max: not found (not in this kernel, or only in the \
@@ -220,6 +239,6 @@ mod tests {
         let names: std::collections::BTreeSet<_> = TABLE.iter().map(|row| row.0).collect();
         assert_eq!(names.len(), TABLE.len());
         let folders: Vec<_> = TABLE.chunk_by(|a, b| folder(a.0) == folder(b.0)).collect();
-        assert_eq!(folders.len(), 4);
+        assert_eq!(folders.len(), 6);
     }
 }

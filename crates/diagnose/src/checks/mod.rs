@@ -27,6 +27,7 @@ mod latency_tail;
 mod listen_overflows;
 mod memory_policy;
 mod mtu_mismatch;
+mod neighbour_table;
 mod net_rx_concentration;
 mod net_threads_off_node;
 mod nic_drops;
@@ -113,6 +114,7 @@ pub const CHECKS: &[Check] = &[
     listen_overflows::CHECK,
     memory_policy::CHECK,
     mtu_mismatch::CHECK,
+    neighbour_table::CHECK,
     net_rx_concentration::CHECK,
     net_threads_off_node::CHECK,
     nic_drops::CHECK,

@@ -7,6 +7,7 @@ mod conntrack;
 mod cpu_time;
 mod drops;
 mod named;
+mod neighbours;
 mod net_dev;
 mod nstat;
 mod reading;
@@ -76,6 +77,7 @@ pub(crate) fn named(root: &Root, notes: &mut Notes) -> BTreeMap<String, u64> {
         ("/proc/vmstat", parse_vmstat),
     ];
     let mut all = conntrack::read(root);
+    all.extend(neighbours::read(root));
     for (path, parse) in FILES {
         match root.read(path) {
             Ok(bytes) => all.extend(parse(&bytes)),

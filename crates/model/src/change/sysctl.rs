@@ -27,6 +27,12 @@ files! {
         TcpWindowScaling = "net.ipv4.tcp_window_scaling": Form::Numbers(1),
         TcpSack = "net.ipv4.tcp_sack": Form::Numbers(1),
         TcpTimestamps = "net.ipv4.tcp_timestamps": Form::Numbers(1),
+        NeighGcThresh1 = "net.ipv4.neigh.default.gc_thresh1": Form::Numbers(1),
+        NeighGcThresh2 = "net.ipv4.neigh.default.gc_thresh2": Form::Numbers(1),
+        NeighGcThresh3 = "net.ipv4.neigh.default.gc_thresh3": Form::Numbers(1),
+        Neigh6GcThresh1 = "net.ipv6.neigh.default.gc_thresh1": Form::Numbers(1),
+        Neigh6GcThresh2 = "net.ipv6.neigh.default.gc_thresh2": Form::Numbers(1),
+        Neigh6GcThresh3 = "net.ipv6.neigh.default.gc_thresh3": Form::Numbers(1),
         UdpMem = "net.ipv4.udp_mem": Form::Numbers(3),
         NfConntrackMax = "net.netfilter.nf_conntrack_max": Form::Numbers(1),
         NumaBalancing = "kernel.numa_balancing": Form::Numbers(1),
@@ -45,7 +51,7 @@ files! {
 impl Sysctl {
     /// Whether it is one for the whole kernel although it is below `net`: other network namespaces do not show it
     /// (`net_core_table` of net/core/sysctl_net_core.c), or show it read-only (`netns_core_table`
-    /// there, `nf_conntrack_standalone_init_sysctl`).
+    /// there, `nf_conntrack_standalone_init_sysctl`, `neigh_sysctl_register`).
     pub fn is_of_initial_namespace(self) -> bool {
         matches!(
             self,
@@ -62,6 +68,12 @@ impl Sysctl {
                 | Self::WmemDefault
                 | Self::UdpMem
                 | Self::NfConntrackMax
+                | Self::NeighGcThresh1
+                | Self::NeighGcThresh2
+                | Self::NeighGcThresh3
+                | Self::Neigh6GcThresh1
+                | Self::Neigh6GcThresh2
+                | Self::Neigh6GcThresh3
         )
     }
 
@@ -73,7 +85,7 @@ impl Sysctl {
 
     /// The default of current kernels, for those whose default does not depend on the machine. A smaller value was
     /// configured. (`sysctl_rmem_default` and others of net/core/sock.c, SOMAXCONN of include/linux/socket.h,
-    /// net/core/dev.c; `tcp_max_syn_backlog` is 4096 from some gigabytes of memory, `tcp_init` of net/ipv4/tcp.c.)
+    /// net/core/dev.c; `arp_tbl` of net/ipv4/arp.c; `tcp_max_syn_backlog` is 4096 from some gigabytes of memory, `tcp_init` of net/ipv4/tcp.c.)
     pub fn kernel_default(self) -> Option<u64> {
         Some(match self {
             Self::RmemDefault | Self::WmemDefault | Self::RmemMax | Self::WmemMax => 212_992,
@@ -81,6 +93,9 @@ impl Sysctl {
             Self::NetdevBudget => 300,
             Self::NetdevBudgetUsecs => 2_000,
             Self::Somaxconn | Self::TcpMaxSynBacklog => 4_096,
+            Self::NeighGcThresh1 | Self::Neigh6GcThresh1 => 128,
+            Self::NeighGcThresh2 | Self::Neigh6GcThresh2 => 512,
+            Self::NeighGcThresh3 | Self::Neigh6GcThresh3 => 1_024,
             _ => return None,
         })
     }

@@ -111,6 +111,7 @@ pub(super) struct Counted {
 }
 
 /// The counters of protocols, by their names in nstat(8).
+const NOT_SENT: [&str; 2] = ["UdpSndbufErrors", "Udp6SndbufErrors"];
 const BYTES: [&str; 4] = ["IpExtInOctets", "IpExtOutOctets", "Ip6InOctets", "Ip6OutOctets"];
 const LOST: [&str; 8] = [
     "UdpRcvbufErrors",
@@ -129,12 +130,13 @@ impl Counted {
         let sum = |names: &[&str]| -> u64 {
             names.iter().filter_map(|name| counters.get(*name)).fold(0, |a, b| a.wrapping_add(*b))
         };
-        let lost_here = sum(&LOST);
+        let (lost_here, not_sent) = (sum(&LOST), sum(&NOT_SENT));
         let names = root.list("/sys/class/net").unwrap_or_default();
         let names = names.into_iter().map(|entry| entry.name).collect();
         let links = Links { up: Vec::new(), names, worst_shares: [0.0; 2], began: None };
         let interfaces = links.read(root).unwrap_or_default();
-        let lost = lost_here.wrapping_add(interfaces.drops).wrapping_add(interfaces.errors);
+        let counted = [lost_here, not_sent, interfaces.drops, interfaces.errors];
+        let lost = counted.into_iter().fold(0, u64::wrapping_add);
         Self { lost, lost_here, bytes: sum(&BYTES) }
     }
 
