@@ -145,22 +145,30 @@ impl Sequential {
         let metrics: Vec<(&Metric, Summary)> =
             self.metrics.iter().map(|metric| (metric, metric.summary())).collect();
         let deciding = || metrics.iter().filter(|(metric, _)| metric.figure.decides);
-        let loses_less = deciding().any(|(metric, its)| {
-            metric.figure.scale == Scale::Losses && its.is_better && its.better > its.worse
-        });
-        let is_worse = |(metric, its): &(&Metric, Summary)| {
+        // Whether fewer packets are lost: as it seems, which delays `worse`, or certainly, which permits `better`.
+        let loses_less = |least: f64| {
+            deciding().any(|(metric, its)| {
+                metric.figure.scale == Scale::Losses
+                    && its.is_better
+                    && its.better > least.max(its.worse)
+            })
+        };
+        let is_worse = |(metric, its): &(&Metric, Summary), loses_less: bool| {
             its.is_worse && (!loses_less || !metric.figure.decides || -its.size >= HARM)
         };
+        let seems_to = loses_less(1.0);
         // The wealth of a side's bettors is one game. Only metrics with a large effect count, so that none decides for others.
-        let worse: f64 = metrics.iter().filter(|one| is_worse(one)).map(|(_, its)| its.worse).sum();
+        let worse: f64 =
+            metrics.iter().filter(|one| is_worse(one, seems_to)).map(|(_, its)| its.worse).sum();
         if worse >= threshold {
             return Decision::Worse;
         }
         let better: f64 =
             deciding().filter(|(_, its)| its.is_better).map(|(_, its)| its.better).sum();
+        let loses_less = loses_less(self.threshold_of_better());
         let is_suspect = |one: &(&Metric, Summary)| {
             let (Metric { figure, .. }, its) = one;
-            is_worse(one) && its.worse >= SUSPECT_AND_LARGE
+            is_worse(one, loses_less) && its.worse >= SUSPECT_AND_LARGE
                 || figure.decides && figure.harmless == 0.0 && its.worse >= SUSPECT && !loses_less
         };
         if better >= self.threshold_of_better()

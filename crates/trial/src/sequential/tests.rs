@@ -229,6 +229,25 @@ fn fewer_losses_are_better_unless_the_packets_that_come_are_far_later() {
 }
 
 #[test]
+fn a_loss_that_may_be_chance_does_not_excuse_a_later_tail() {
+    let scales = [Scale::Ratio, Scale::Ratio, Scale::Losses];
+    for seed in 0..trials(50) {
+        let mut trial = trial_of(&scales, seed);
+        let mut random = Rng::with_seed(seed);
+        for pair in 0..40 {
+            trial.with_first();
+            let noise = (0.02 * normal(&mut random)).exp();
+            let lost = if pair == 0 { 5.0 } else { 0.0 };
+            trial.add(
+                &[Some(50.0), Some(500.0), Some(lost)],
+                &[Some(25.0 * noise), Some(600.0 * noise), Some(0.0)],
+            );
+            assert_ne!(trial.decision(), Decision::Better, "{seed}, {pair}");
+        }
+    }
+}
+
+#[test]
 fn small_effects_and_none_are_no_difference() {
     // Without the share of packets and the losses, which are never known to 5 %.
     let decide = |factor: f64, pairs: usize, seed: u64| {
