@@ -106,6 +106,23 @@ pub fn in_initial_netns<T: Send>(read: impl Fn(Root) -> T + Send + Sync) -> Opti
     })
 }
 
+/// The text of a file that only the initial network namespace shows, saved as the answer to `key`.
+///
+/// # Errors
+/// That namespace cannot be entered, or the file cannot be read there.
+pub(crate) fn text_of_initial_netns(
+    root: &Root,
+    key: &str,
+    path: &str,
+) -> Result<String, ReadError> {
+    root.answer(key, || {
+        let text = in_initial_netns(|there| there.text(path));
+        text.unwrap_or_else(|| {
+            Err(ReadError::new(path, "the initial network namespace cannot be entered"))
+        })
+    })
+}
+
 fn enter(what: &str, netns: OwnedFd) -> Result<(), ReadError> {
     move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|errno| {
         match errno {

@@ -4,7 +4,8 @@
 //! another one, add a row. Some moved from `/proc/sys` to debugfs in 5.13 (commit 8a99b6833c88, "sched: Move
 //! SCHED_DEBUG sysctl to debugfs"): they keep their old name here.
 
-use crate::{Notes, ReadError, Root, in_initial_netns};
+use crate::netns::text_of_initial_netns;
+use crate::{Notes, ReadError, Root};
 use nearpath_model::Sysctl;
 use std::collections::BTreeMap;
 
@@ -171,12 +172,7 @@ fn value(root: &Root, name: &str, moved: Option<&str>) -> Result<String, ReadErr
 /// The value of one that other network namespaces do not show.
 fn of_initial_namespace(root: &Root, name: &str) -> Option<String> {
     Sysctl::parse(name).filter(|sysctl| sysctl.is_of_initial_namespace())?;
-    let ask = || {
-        let there = in_initial_netns(|root| root.text(&path(name)));
-        there
-            .unwrap_or_else(|| Err(ReadError::new(name, "the initial namespace cannot be entered")))
-    };
-    root.answer(&format!("sysctl/{name}"), ask).ok()
+    text_of_initial_netns(root, &format!("sysctl/{name}"), &path(name)).ok()
 }
 
 #[cfg(test)]

@@ -123,6 +123,13 @@ pub struct Watch {
     pub not_watched: Option<String>,
 }
 
+impl Watch {
+    /// Whether it speaks for all received packets: at most one in a hundred had no stamp.
+    pub fn is_whole(&self) -> bool {
+        self.packets > 0 && self.unstamped <= self.packets / 100
+    }
+}
+
 /// Use of hardware timestamps of received packets: a packet whose timestamp is used starts at `nic_rx`. Counts
 /// are of tracked packets; exact.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

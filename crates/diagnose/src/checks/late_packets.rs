@@ -10,7 +10,7 @@ use crate::readers::{self, READ};
 use crate::severity::{LATE_NS, late_of, of_tail, watched_tail};
 use crate::spans::ENOUGH_PACKETS;
 use crate::{Check, CheckOutcome, Context, counters, text};
-use nearpath_model::{Direction, Finding, Measurement, PathKind, Severity, Span, Subject};
+use nearpath_model::{Direction, Finding, Measurement, PathKind, Severity, Span, Subject, Watch};
 
 pub(super) const CHECK: Check =
     Check::new("late_packets", "packets that wait for longer than 1ms, whatever the reason", run)
@@ -64,6 +64,12 @@ fn watched(measurement: &Measurement) -> Option<Finding> {
     Some(finding)
 }
 
+/// Whether fewer of all packets were late than is notable: those that were followed, in slices, are no fair sample.
+fn denies(watch: &Watch) -> bool {
+    let share = counters::ratio(watch.late, watch.packets);
+    watch.is_whole() && watch.late_ns <= LATE_NS && share.is_some_and(|share| share < NOTABLE)
+}
+
 fn finding(measurement: &Measurement, direction: Direction) -> Option<Finding> {
     let is_it = |span: &&Span| {
         let is_sent = direction == Direction::Tx && FREED.contains(&span.to.as_str());
@@ -73,6 +79,9 @@ fn finding(measurement: &Measurement, direction: Direction) -> Option<Finding> {
     let span = measurement.spans.iter().filter(is_it).max_by_key(|span| late_of(span))?;
     let late = late_of(span);
     let share = counters::ratio(late, span.count).filter(|share| *share >= NOTABLE)?;
+    if READ.contains(&span.to.as_str()) && measurement.watch.as_ref().is_some_and(denies) {
+        return None;
+    }
     // It names no cause: those that do go before it.
     let severity =
         of_tail(late as f64, span.count, measurement.observed_time_s()).min(Severity::Warning);

@@ -1,18 +1,19 @@
-//! Packets that could not be sent as the table of neighbours was full.
+//! Packets that could not be sent as the neighbour table was full.
 //!
 //! Input: how often a table was full, over the interval when there is an earlier reading. Output: a finding for each table.
 //!
-//! All network namespaces share the two tables, so containers and virtual machines of a host fill them together. What a
-//! program sends to a neighbour for which there is no room fails with ENOBUFS, and TCP tries again.
+//! All network namespaces share the two tables, so containers and virtual machines of a host fill them together. A
+//! datagram to a neighbour for which there is no room is dropped without an error to the program (unless it set IP_RECVERR),
+//! and TCP tries again.
 //!
-//! Rules: `neigh_alloc` in net/core/neighbour.c; Documentation/networking/ip-sysctl.rst (`neigh/default/gc_thresh1` to 3).
+//! Rules: `neigh_alloc` in net/core/neighbour.c; `udp_send_skb` in net/ipv4/udp.c; Documentation/networking/ip-sysctl.rst (`neigh/default/gc_thresh1` to 3).
 
 use crate::buffers;
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::{Finding, ProposedChange, Sysctl};
 
 pub(super) const CHECK: Check =
-    Check::new("neighbour_table", "packets not sent as the table of neighbours was full", run);
+    Check::new("neighbour_table", "packets not sent as the neighbour table was full", run);
 
 /// The largest table that is proposed: some 30 MB.
 const LARGEST: u64 = 65_536;
@@ -64,17 +65,18 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 
 fn finding(context: &Context<'_>, table: &Table, fulls: u64) -> Finding {
     let title = format!(
-        "The table of {} neighbours was full for {} {}",
+        "The {} neighbour table was full for {} {}",
         table.of,
         text::count(fulls, "packet"),
         context.since()
     );
-    let mut finding = Finding::new(severity::of_loss(context, fulls, None), title)
-        .evidence("They were not sent: the program gets ENOBUFS, and TCP tries again.");
+    let mut finding = Finding::new(severity::of_loss(context, fulls, None), title).evidence(
+        "They were dropped: UDP does not tell the program (UdpSndbufErrors), TCP tries again.",
+    );
     let [(most, _), ..] = table.limits;
     if let Some(most) = context.sysctl(most.name()) {
         finding = finding.evidence(format!(
-            "It holds {most} neighbours of all network namespaces: ip -{} neigh show nud all.",
+            "It holds up to {most} neighbours, those of all network namespaces together (ip -{} neigh show nud all).",
             if table.of == "IPv4" { 4 } else { 6 }
         ));
     }

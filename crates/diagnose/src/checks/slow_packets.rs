@@ -240,7 +240,7 @@ fn finding(
     let severity = match severity::watched_tail(measurement) {
         Some(watch) if is_watched() => {
             let all = severity::of_tail(watch.late as f64 * share, watch.packets, watch.watched_s);
-            severity.max(all)
+            if watch.is_whole() { all } else { severity.max(all) }
         }
         _ => severity,
     };

@@ -10,6 +10,7 @@ mod named;
 mod neighbours;
 mod net_dev;
 mod nstat;
+mod per_cpu_table;
 mod reading;
 mod softirqs;
 mod softnet;

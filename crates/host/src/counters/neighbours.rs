@@ -2,8 +2,9 @@
 //! (net/core/neighbour.c `neigh_stat_seq_show`), of the initial network namespace: the tables are those of all. Output:
 //! host-wide counters.
 
-use super::conntrack::parse_table;
-use crate::{Root, in_initial_netns};
+use super::per_cpu_table;
+use crate::Root;
+use crate::netns::text_of_initial_netns;
 use std::collections::BTreeMap;
 
 /// Of IPv4, and of IPv6.
@@ -16,11 +17,9 @@ pub(super) fn read(root: &Root) -> BTreeMap<String, u64> {
 
 fn of_table(root: &Root, table: &str) -> BTreeMap<String, u64> {
     let path = format!("/proc/net/stat/{table}");
-    let text = root.text(&path).or_else(|error| {
-        let there = || in_initial_netns(|root| root.text(&path)).unwrap_or(Err(error));
-        root.answer(&format!("neighbours/{table}"), there)
-    });
-    text.map(|text| parse_table(text.as_bytes(), table, &["table_fulls"])).unwrap_or_default()
+    let there = |_| text_of_initial_netns(root, &format!("neighbours/{table}"), &path);
+    let sums = |text: String| per_cpu_table::sums(text.as_bytes(), table, &["table_fulls"]);
+    root.text(&path).or_else(there).map(sums).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -198,6 +198,7 @@ impl Watch {
                 let each = cost.as_secs_f64();
                 let most = SENT_AT_ONCE.min(EXPLAINING_AT_ONCE_S / each);
                 let per_s = SENT_PER_S.min(EXPLAINING / each);
+                // However long one takes, some are explained.
                 let more = if self.granted { (per_s * seconds).max(1.0) } else { most };
                 (slow.left.max(0) as f64 + more).min(most) as i64
             }
