@@ -152,6 +152,8 @@ def keep_evidence(host: Host, name: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     host.keep_evidence(folder)
     print(f"the virtual host's console, dmesg and commands are in {folder}")
+    if last_words := host.last_words():
+        print(last_words)
 
 
 FAILED = pytest.StashKey[bool]()

@@ -50,6 +50,10 @@ FINDS_PAYLOAD = (
     " && echo $device >$driver/unbind && echo $device >$driver/bind"
 )
 
+# What a failed test prints of the console, and how long an emulator that has closed its sockets may take to end.
+LAST_LINES = 80
+EXITS_WITHIN_S = 1.0
+
 # Files for the guest are on a disk, and are used in place. (The guest's cached blocks of
 # the disk are those of an empty one.)
 TAKES_PAYLOAD = (
@@ -133,10 +137,11 @@ class Host:
         """Seconds that the emulator's threads were ready to run and had no CPU of this machine, summed over them
         (Documentation/scheduler/sched-stats.rst). The guest does not see this time: its packets are just late."""
         waited = 0
-        for thread in Path(f"/proc/{self.qemu.pid}/task").iterdir():
-            # A thread may end meanwhile.
-            with suppress(OSError):
-                waited += int((thread / "schedstat").read_text().split()[1])
+        # Threads, or all of QEMU, may end meanwhile.
+        with suppress(OSError):
+            for thread in Path(f"/proc/{self.qemu.pid}/task").iterdir():
+                with suppress(OSError):
+                    waited += int((thread / "schedstat").read_text().split()[1])
         return waited / 1e9
 
     def run(self, command: str | list[str], timeout_s: float = PATIENCE_S, stdin: bytes = b"") -> Result:
@@ -176,6 +181,20 @@ class Host:
             (folder / "dmesg").write_text(self.run(["dmesg"], timeout_s=20).out)
         except (EmulatorDied, OSError, QemuError) as error:
             (folder / "dmesg").write_text(f"not available: {error}\n")
+
+    def last_words(self) -> str:
+        """What QEMU and the console said at the end, if QEMU has exited by itself: a panic of the guest is there."""
+        if not hasattr(self, "qemu"):
+            return ""
+        try:
+            status = self.qemu.wait(EXITS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            return ""
+        said = [f"QEMU exited with status {status}"]
+        for name in ("qemu-errors", "console"):
+            lines = (self.folder / name).read_text(errors="replace").splitlines()
+            said += [f"    {name}: {line}" for line in lines[-LAST_LINES:]]
+        return "\n".join(said)
 
     def _keep_logs(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

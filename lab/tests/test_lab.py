@@ -66,12 +66,14 @@ def test_jobs(host: Host) -> None:
     host.check("until [ -s /tmp/ready ]; do sleep 0.05; done")
     patient.kill()
     assert patient.wait()[:2] == (5, "requested\n")
+    assert host.last_words() == ""
 
 
 @on_a_host
 def test_a_guest_that_exits_is_distinguished_from_a_failure(host: Host) -> None:
     with pytest.raises(EmulatorDied, match=CLOSED):
         host.run("echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger")
+    assert "Kernel panic" in host.last_words()
 
 
 def test_two_guests_on_a_wire(lab_here: None) -> None:
