@@ -30,7 +30,7 @@ const SUSPECT: f64 = 10.0;
 /// The same if the estimate is worse by at least the minimum effect.
 const SUSPECT_AND_LARGE: f64 = 4.0;
 /// Nothing is better before it is excluded that a latency is worse by this share or more,
-const HARM: f64 = 0.5;
+pub const HARM: f64 = 0.5;
 /// at this wealth. If a latency is that much worse, it is excluded with a probability of at most 1 in so many.
 const HARM_EXCLUDED: f64 = 20.0;
 

@@ -1,8 +1,8 @@
 //! A setting in a file of `/sys` or `/proc`.
 
 use super::{
-    FileOf, Form, InterfaceFile, InterfaceId, InterfaceOf, Persistence, QueueFile, Sysctl,
-    TargetKind,
+    CarriesOver, FileOf, Form, InterfaceFile, InterfaceId, InterfaceOf, Persistence, QueueFile,
+    Sysctl, TargetKind,
 };
 use crate::{CpuSet, IrqNumber, NicIrq, QueueId};
 use serde::{Deserialize, Serialize};
@@ -154,7 +154,7 @@ impl TargetKind for SettingFile {
         self.irq().is_some()
     }
 
-    fn carries_over(&self) -> Option<&'static str> {
+    fn carries_over(&self) -> Option<CarriesOver> {
         match self.of {
             FileOf::Sysctl(sysctl) => sysctl.carries_over(),
             _ => None,

@@ -39,7 +39,7 @@ pub use process_pages::{MemoryMoved, ProcessPages};
 pub use qdisc::Qdiscs;
 pub use reuseport::{Choice, Group as ReuseportGroup, GroupSocket, Program};
 pub use snapshot::{Saved, SavedFile, SavedPart};
-pub use sysctl::Sysctl;
+pub use sysctl::{CarriesOver, Sysctl};
 pub use thread::Thread;
 pub use unit::{UnitProperty, UnitSetting};
 pub use vlan_egress::{EgressMap, VlanEgress};
@@ -121,7 +121,7 @@ trait TargetKind: fmt::Display {
     }
 
     /// What an undo of a change leaves in effect for a while: a reason to apply it only once in a trial.
-    fn carries_over(&self) -> Option<&'static str> {
+    fn carries_over(&self) -> Option<CarriesOver> {
         None
     }
 
@@ -292,7 +292,7 @@ impl Target {
 
     /// What an undo of a change leaves in effect for a while, so that blocks with and without it cannot alternate; `None` if
     /// nothing.
-    pub fn carries_over(&self) -> Option<&'static str> {
+    pub fn carries_over(&self) -> Option<CarriesOver> {
         self.its().carries_over()
     }
 

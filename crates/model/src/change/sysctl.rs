@@ -2,6 +2,7 @@
 
 use super::Form;
 use super::file_of::files;
+use std::fmt;
 
 files! {
     /// A sysctl (Documentation/admin-guide/sysctl, Documentation/networking/ip-sysctl.rst).
@@ -78,9 +79,17 @@ impl Sysctl {
     }
 
     /// Why a trial applies a change of it only once although no traffic is interrupted; `None` if it is toggled.
-    pub fn carries_over(self) -> Option<&'static str> {
-        let has_grown = matches!(self, Self::TcpRmem | Self::TcpWmem | Self::TcpModerateRcvbuf);
-        has_grown.then_some("open connections keep the buffers that they have grown to")
+    pub fn carries_over(self) -> Option<CarriesOver> {
+        match self {
+            Self::TcpRmem | Self::TcpWmem | Self::TcpModerateRcvbuf => Some(CarriesOver::Buffers),
+            Self::NeighGcThresh1
+            | Self::NeighGcThresh2
+            | Self::NeighGcThresh3
+            | Self::Neigh6GcThresh1
+            | Self::Neigh6GcThresh2
+            | Self::Neigh6GcThresh3 => Some(CarriesOver::Neighbours),
+            _ => None,
+        }
     }
 
     /// The default of current kernels, for those whose default does not depend on the machine. A smaller value was
@@ -97,6 +106,24 @@ impl Sysctl {
             Self::NeighGcThresh2 | Self::Neigh6GcThresh2 => 512,
             Self::NeighGcThresh3 | Self::Neigh6GcThresh3 => 1_024,
             _ => return None,
+        })
+    }
+}
+
+/// What the undo of a change leaves in effect for a while, so that blocks with and without it cannot alternate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CarriesOver {
+    /// The buffers of TCP connections.
+    Buffers,
+    /// The entries of the neighbour table.
+    Neighbours,
+}
+
+impl fmt::Display for CarriesOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Buffers => "open connections keep the buffers that they have grown to",
+            Self::Neighbours => "neighbours that were found stay for a minute",
         })
     }
 }

@@ -3,10 +3,12 @@
 
 use super::switched::MeasuredBlock;
 use nearpath_model::histogram::{count, count_above, interpolated_ns};
-use nearpath_model::{Block, Comparison, FigureUnit, LOST_NS, Observed, Thresholds, TrialFigure};
+use nearpath_model::{
+    Block, Comparison, FigureUnit, LOST_NS, Observed, Thresholds, TrialFigure, Verdict,
+};
 use nearpath_trial::comparison::{Buckets, Pool, compare_once};
 use nearpath_trial::live::{Figure as Statistic, Metric};
-use nearpath_trial::sequential::{Effect, Figure, Scale, Sequential};
+use nearpath_trial::sequential::{Effect, Figure, HARM, Scale, Sequential};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -129,8 +131,11 @@ impl Figures {
         let thresholds = Thresholds { minimum_effect_percent, ..Thresholds::default() };
         // Packets may be larger, and more bytes take more CPU time.
         let of_bytes = self.all.iter().any(|(kind, _)| matches!(kind, FigureKind::Bits));
+        let loses = before.iter().chain(after).any(|its| its.block.lost >= MANY_LOST);
         let guarded = |its: &MeasuredBlock| match of_bytes {
             true => (its.gbps, its.block.cpus_busy / its.gbps.max(f64::MIN_POSITIVE)),
+            // Packets that are lost cost less than those that come.
+            false if loses => (its.block.rate_per_s, 1.0),
             false => (its.block.rate_per_s, its.block.cpus_busy),
         };
         let compare = |(kind, figure): &(FigureKind, Figure)| {
@@ -148,6 +153,23 @@ impl Figures {
             compare_once(&side(before)?, &side(after)?, &thresholds)
         };
         self.all.iter().map(compare).collect()
+    }
+
+    /// The verdict on each figure that was compared. If fewer packets are lost, a latency is worse only if it is far worse,
+    /// as in [`Sequential`].
+    pub(super) fn verdicts_once(&self, compared: &[Option<Comparison>]) -> Vec<Verdict> {
+        let all = || {
+            let compared = self.all.iter().zip(compared);
+            compared.filter_map(|((kind, _), found)| Some((kind, found.as_ref()?)))
+        };
+        let loses_less = all().any(|(kind, found)| {
+            matches!(kind, FigureKind::Lost) && found.verdict == Verdict::Better
+        });
+        let is_excused = |found: &Comparison| {
+            let is_worse = found.verdict == Verdict::Worse && !found.guards.are_violated();
+            loses_less && is_worse && found.delta_percent < 100.0 * HARM
+        };
+        all().filter(|(_, found)| !is_excused(found)).map(|(_, found)| found.verdict).collect()
     }
 
     /// An effect for each figure, from the comparison with its number.
@@ -289,7 +311,7 @@ impl FigureKind {
         matches!(self.unit(), FigureUnit::PacketsPerS | FigureUnit::Gbps)
     }
 
-    /// What a block contributes to it, if it is one of latencies or a metric whose effect is a ratio.
+    /// What a block contributes to it in a trial of a change that is applied once, where effects are ratios.
     fn observed(&self, measured: &MeasuredBlock) -> Option<Observed> {
         match self {
             Self::Percentile(percentile) => {
@@ -299,7 +321,9 @@ impl FigureKind {
             Self::Metric(_) => Some(measured.block.observed.clone()),
             Self::Packets => Some(Observed::Ratio { sum: 1.0, count: measured.block.rate_per_s }),
             Self::Bits => Some(Observed::Ratio { sum: 1.0, count: measured.gbps }),
-            Self::Above(_) | Self::Lost | Self::Cpus => None,
+            // None lost has a logarithm, too.
+            Self::Lost => Some(Observed::Ratio { sum: 1.0 + measured.lost_per_s, count: 1.0 }),
+            Self::Above(_) | Self::Cpus => None,
         }
     }
 
@@ -475,6 +499,41 @@ mod tests {
         assert!(opened.contains(&Verdict::Better) && !opened.contains(&Verdict::Worse));
         assert!(verdicts(true, 0.8).contains(&Verdict::Worse));
         assert!(verdicts(false, 3.0).contains(&Verdict::Worse));
+    }
+
+    #[test]
+    fn a_change_applied_once_that_ends_losses_is_better_unless_packets_are_far_later() {
+        let compared = Compared::Packets { above_ns: 1_000_000 };
+        let figures = Figures::new(&compared, 0.05, PlanTraits::default());
+        let verdicts = |lost: [fn(u32) -> f64; 2], after_ns: u64, cpus_after: f64| {
+            let block = |number: u32, lost: fn(u32) -> f64, ns, cpus_busy| {
+                let (its, lost_per_s) = (measured(1_000), lost(number));
+                let block = Block { lost: lost_per_s / 2_000.0, cpus_busy, ..its.block.clone() };
+                let latencies = Some(vec![(bucket(ns), 1_000)]);
+                MeasuredBlock { block, lost_per_s, latencies, ..its }
+            };
+            let before: Vec<_> =
+                (0..12).map(|number| block(number, lost[0], 20_000, 1.0)).collect();
+            let after: Vec<_> =
+                (12..24).map(|number| block(number, lost[1], after_ns, cpus_after)).collect();
+            let sides = (before.iter().collect::<Vec<_>>(), after.iter().collect::<Vec<_>>());
+            figures.verdicts_once(&figures.compared_once((&sides.0, &sides.1)))
+        };
+        let many = |number| 500.0 + 20.0 * f64::from(number * 7 % 5);
+        let (none, now_and_then) = (|_| 0.0, |number| f64::from(number % 4 / 3));
+        let is_better = |found: Vec<Verdict>| {
+            found.contains(&Verdict::Better) && !found.contains(&Verdict::Worse)
+        };
+        // Packets that come cost more, and wait for each other.
+        assert!(is_better(verdicts([many, none], 24_000, 2.0)));
+        assert!(verdicts([many, none], 40_000, 2.0).contains(&Verdict::Worse));
+        assert!(verdicts([none, many], 20_000, 1.0).contains(&Verdict::Worse));
+        assert!(verdicts([none, none], 24_000, 1.0).contains(&Verdict::Worse));
+        for lost in [none, now_and_then] {
+            let found = verdicts([lost, lost], 20_000, 1.0);
+            assert!(!found.contains(&Verdict::Better) && !found.contains(&Verdict::Worse));
+        }
+        assert!(verdicts([none, none], 20_000, 2.0).contains(&Verdict::Worse));
     }
 
     #[test]

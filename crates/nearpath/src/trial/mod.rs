@@ -20,7 +20,9 @@ use crate::session::Progress;
 use anyhow::bail;
 use figures::{Figures, PlanTraits};
 use nearpath_host::Root;
-use nearpath_model::{Harm, Hops, Step, TRIAL_SCHEMA, Target, TrialDesign, TrialReport, Verdict};
+use nearpath_model::{
+    CarriesOver, Harm, Hops, Step, TRIAL_SCHEMA, Target, TrialDesign, TrialReport, Verdict,
+};
 use nearpath_trial::experiment::{self, Once};
 use nearpath_trial::sequential::{Decision, Effect, Sequential};
 use nearpath_tune::{Executor, Live};
@@ -91,17 +93,20 @@ impl Bench<'_> {
             ))
             .into());
         }
-        let carries_over = |step: &Step| step.change.target.carries_over();
         let once = steps.iter().find_map(|step| {
-            let reason = step.change.target.disrupts().or_else(|| carries_over(step))?;
-            Some(format!("{} is applied once: {reason}", step.change.target))
+            let target = &step.change.target;
+            let reason = target.disrupts().map(str::to_owned);
+            let reason = reason.or_else(|| Some(target.carries_over()?.to_string()))?;
+            Some(format!("{target} is applied once: {reason}"))
         });
         if let Some(reason) = &once {
             say(&format!("{reason}; drift is not cancelled out"));
         }
         let traits = PlanTraits {
             moves_tasks: steps.iter().any(|step| matches!(step.change.target, Target::Thread(_))),
-            opens_windows: steps.iter().any(|step| carries_over(step).is_some()),
+            opens_windows: steps
+                .iter()
+                .any(|step| step.change.target.carries_over() == Some(CarriesOver::Buffers)),
         };
         let TrialConfig { minimum_effect, settling, .. } = self.config;
         let figures = Figures::new(&self.config.compared, minimum_effect, traits);
@@ -193,7 +198,7 @@ impl Switched<'_, '_> {
             return Ok(TrialOutcome { verdict: Verdict::Worse, effects, stopped });
         }
         let compared = self.compared_once(before.len());
-        let all: Vec<Verdict> = compared.iter().flatten().map(|found| found.verdict).collect();
+        let all = self.figures().verdicts_once(&compared);
         let verdict = match () {
             () if all.is_empty() => bail!("a block has no value of the metric"),
             () if all.contains(&Verdict::Worse) => Verdict::Worse,
