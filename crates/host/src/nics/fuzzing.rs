@@ -1,8 +1,9 @@
 //! The parsers of NIC data from kernels and snapshots, for fuzz targets: no input may cause a panic.
 
+use super::irq_names::{self, Lone, Named};
 use super::netlink::attributes::{attributes, text_of};
 use super::netlink::{Message, ethtool, generic_body, messages, netdev, rtnetlink, schedulers};
-use super::{irq_names, ntuple};
+use super::ntuple;
 use nearpath_model::IrqNumber;
 use std::collections::BTreeMap;
 
@@ -46,7 +47,10 @@ pub fn ntuple_rule(bytes: &[u8]) {
 /// Interrupt names from `/proc/interrupts`, as those of one device.
 pub fn irq_names(text: &str) {
     let irqs: Vec<_> = (1..).map(IrqNumber).zip(text.lines()).collect();
-    irq_names::assign(text.lines().next().unwrap_or_default(), None, &irqs, 8, 8);
+    let mut names = text.lines();
+    let [interface, device, driver] = [(); 3].map(|()| names.next().unwrap_or_default());
+    let of = Named { interface, devices: [device; 2], driver: Some(driver) };
+    irq_names::assign(of, &irqs, [8, 8], Lone::One);
 }
 
 #[cfg(test)]

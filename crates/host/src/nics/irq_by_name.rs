@@ -6,6 +6,7 @@
 //! if another device was found first), so if no name is equal, the remaining part is compared.
 
 use super::irq_names;
+use super::queues::{self, OtherInterfaces};
 use super::sysfs::Device;
 use crate::{Root, parse};
 use nearpath_model::{Host, Irq, IrqNumber, NicIrq};
@@ -47,15 +48,21 @@ pub fn find_irq(root: &Root, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber
 }
 
 fn find_irq_of(root: &Root, device: &str, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber> {
-    let device = Device { path: device.to_owned(), ..Device::default() };
-    let numbers = super::queues::device_irqs(root, &device);
-    let its: Vec<&Irq> = irqs.iter().filter(|irq| numbers.contains(&irq.irq)).collect();
+    let its = irqs_of(root, &nic_irq.nic, device, irqs);
     if let Some(same) = its.iter().find(|irq| irq.name == nic_irq.name) {
         return Some(same.irq);
     }
     let serves = irq_names::parse(&nic_irq.name)?;
     let mut alike = its.iter().filter(|irq| irq_names::parse(&irq.name) == Some(serves));
     alike.next().filter(|_| alike.next().is_none()).map(|irq| irq.irq)
+}
+
+/// The interrupts of an interface's device.
+fn irqs_of<'a>(root: &Root, interface: &str, device: &str, irqs: &'a [Irq]) -> Vec<&'a Irq> {
+    let device = Device { path: device.to_owned(), ..Device::default() };
+    let names = irqs.iter().map(|irq| (irq.irq, irq.name.as_str())).collect();
+    let its = queues::device_irqs(root, interface, &device, &names, &OtherInterfaces::default());
+    irqs.iter().filter(|irq| its.named.iter().any(|(number, _)| *number == irq.irq)).collect()
 }
 
 /// Whether two names are of interrupts of the same queue, whatever the interface or the device is called in them.
@@ -69,17 +76,13 @@ pub fn irqs_beside_queues<'a>(root: &Root, host: &'a Host, nic: &str) -> Vec<&'a
     let Some(nic) = host.nics.iter().find(|its| its.name == nic) else { return Vec::new() };
     let path = root.resolve(&format!("/sys/class/net/{}/device", nic.name));
     let Ok(path) = path else { return Vec::new() };
-    let numbers = super::queues::device_irqs(root, &Device { path, ..Device::default() });
     let rx = nic.rx_queues.iter().filter_map(|queue| queue.irq);
     let of_queues: Vec<IrqNumber> =
         rx.chain(nic.tx_queues.iter().filter_map(|queue| queue.irq)).collect();
     let its = |irq: &&Irq| {
-        numbers.contains(&irq.irq)
-            && !of_queues.contains(&irq.irq)
-            && !irq.name.is_empty()
-            && !irq.name.contains([',', ' '])
+        !of_queues.contains(&irq.irq) && !irq.name.is_empty() && !irq.name.contains([',', ' '])
     };
-    host.irqs.iter().filter(its).collect()
+    irqs_of(root, &nic.name, &path, &host.irqs).into_iter().filter(its).collect()
 }
 
 #[cfg(test)]

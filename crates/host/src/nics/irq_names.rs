@@ -5,8 +5,8 @@
 //! drivers' `request_irq` (drivers/net/ethernet):
 //! `eth0-TxRx-3` (ixgbe, igb, bnxt), `i40e-eth0-TxRx-3`, `eth0-Tx-Rx-3` (ena), `eth0-rx-3`
 //! (igb, e1000e, enic), `eth0-rxtx-3` (vmxnet3), `eth0-fp-3` (bnx2x, qede), `virtio2-input.3`,
-//! `mlx5_comp3@pci:0000:5e:00.0`, `mana_q3@pci:…`, `eth0:rx-3` (stmmac). Names that are
-//! meaningful only with a certain driver are in [`of_driver`].
+//! `mlx5_comp3@pci:0000:5e:00.0`, `mana_q3@pci:…`, `eth0:rx-3` (stmmac), `eth0_rxq3` (hinic), `eth0_qp3` (hinic3). Names
+//! that are meaningful only with a certain driver are in [`of_driver`].
 //!
 //! mlx4 numbers its event queues (`mlx4-3@0000:05:00.0`, mellanox/mlx4/eq.c `mlx4_assign_eq`), and
 //! assigns the least used one to a ring: these names do not identify a queue.
@@ -27,7 +27,7 @@ use Serves::{Rx, Tx};
 
 /// Endings of a name before its number, without separators and in lower case, and the kind of queue. Longer
 /// endings come before those that they end with.
-const ENDINGS: [(&str, &[Serves]); 10] = [
+const ENDINGS: [(&str, &[Serves]); 13] = [
     ("txrx", &[Rx, Tx]),
     ("rxtx", &[Rx, Tx]),
     ("input", &[Rx]),
@@ -35,6 +35,9 @@ const ENDINGS: [(&str, &[Serves]); 10] = [
     ("mlx5_comp", &[Rx, Tx]),
     ("mana_q", &[Rx, Tx]),
     ("fp", &[Rx, Tx]),
+    ("qp", &[Rx, Tx]),
+    ("rxq", &[Rx]),
+    ("txq", &[Tx]),
     ("rx", &[Rx]),
     ("tx", &[Tx]),
     ("queue", &[Rx, Tx]),
@@ -53,6 +56,34 @@ pub(super) fn parse(name: &str) -> Option<(&'static [Serves], QueueId)> {
     (before.is_empty() || before.ends_with(['-', '.', '_', ' ', ':'])).then_some((*serves, number))
 }
 
+/// An interface, as far as names of interrupts show it.
+#[derive(Clone, Copy)]
+pub(super) struct Named<'a> {
+    pub(super) interface: &'a str,
+    /// The name of its device, and of that on the bus: `0000:5e:00.0`, `8000000.ethernet`, `vif-0`; of virtio `virtio1` and
+    /// that of the parent.
+    pub(super) devices: [&'a str; 2],
+    pub(super) driver: Option<&'a str>,
+}
+
+impl Named<'_> {
+    /// Whether an interrupt's name contains that of the interface or of its device.
+    pub(super) fn is_in(self, name: &str) -> bool {
+        let of_device = |device: &str| {
+            carries(name, device)
+                || name.split_once("@pci:").is_some_and(|(_, address)| address == device)
+        };
+        carries(name, self.interface)
+            || self.devices.into_iter().any(of_device)
+            || self.xen_prefix().is_some_and(|prefix| name.starts_with(&prefix))
+    }
+
+    /// xen-netfront's queues are those of `vif0`, whose device is `vif-0` (xen-netfront.c `xennet_init_queue`).
+    fn xen_prefix(self) -> Option<String> {
+        Some(format!("vif{}-q", digits(self.devices[0].strip_prefix("vif-")?)?))
+    }
+}
+
 /// The queues of interrupts whose names are meaningful only together with the driver's:
 ///
 /// | driver | name | queues | from |
@@ -60,27 +91,99 @@ pub(super) fn parse(name: &str) -> Option<(&'static [Serves], QueueId)> {
 /// | gve | `gve-ntfy-blk5@pci:…`, `eth0-ntfy-block.5` before 6.4 | of N blocks the first half transmit, the others receive | google/gve/gve.h `gve_rx_idx_to_ntfy` |
 /// | sfc | `eth0-3` | both, unless the name has `-rx`, `-tx` or `-xdp` | sfc/efx_channels.c `efx_get_channel_name` |
 /// | mlx4 before 4.2 | `eth0-3` | both | mellanox/mlx4/en_cq.c `mlx4_en_activate_cq` |
+/// | bnx2 | `eth0-3` | both | broadcom/bnx2.c `bnx2_enable_msix` |
 /// | be2net | `eth0-q3` | both | emulex/benet/be_main.c `be_msix_register` |
+/// | netxen, qlcnic | `eth0[3]` | both | qlogic/netxen/netxen_nic_main.c `netxen_nic_request_irq` |
+/// | tg3 | `eth0-rx-4`, `eth0-txrx-4` | counted from 1; `eth0-tx-0` is queue 0 | broadcom/tg3.c `tg3_mem_rx_acquire`, `tg3_mem_tx_acquire` |
+/// | ionic | `ionic-eth0-L0-rx3` | both, if there is no `-tx` | pensando/ionic/ionic_lif.c `ionic_link_qcq_interrupts` |
+/// | atlantic, macb | `eth0` for all | both, by the order of vectors | aquantia/atlantic/aq_pci_func.c `aq_pci_func_alloc_irq`; cadence/macb_main.c `macb_init` |
+/// | xen-netfront | `vif0-q3-rx`, `vif0-q3-tx`, or `vif0-q3` | as named, or both | xen-netfront.c `setup_netfront_split` |
+/// | am65-cpsw-nuss | `8000000.ethernet-tx3`, `8000000.ethernet` | as named; receives into queue 0 | ti/am65-cpsw-nuss.c `am65_cpsw_nuss_ndev_add_tx_napi` |
+/// | virtio_net | `virtio2-virtqueues`, `virtio2` | all | drivers/virtio/virtio_pci_common.c `vp_request_msix_vectors`, virtio_mmio.c `vm_find_vqs` |
 fn of_driver(
-    driver: &str,
-    interface: &str,
+    of: Named<'_>,
     irqs: &[(IrqNumber, &str)],
+    queues: [usize; 2],
 ) -> BTreeMap<(Serves, QueueId), IrqNumber> {
-    let separator = match driver {
-        "gve" => return of_gve(irqs),
-        "sfc" | "sfc-falcon" | "sfc-siena" | "mlx4_core" => "-",
-        "be2net" => "-q",
-        _ => return BTreeMap::new(),
+    let numbered = |number: &dyn Fn(&str) -> Option<u32>| -> Vec<(u32, IrqNumber)> {
+        irqs.iter().filter_map(|(irq, name)| Some((number(name)?, *irq))).collect()
     };
-    let numbered = irqs.iter().filter_map(|(irq, name)| {
-        let number = name.strip_prefix(interface)?.strip_prefix(separator)?;
-        Some((digits(number)?, *irq))
-    });
-    let numbered: Vec<(u32, IrqNumber)> = numbered.collect();
-    counted_up(&numbered)
-        .into_iter()
-        .flat_map(|(queue, irq)| [Rx, Tx].map(|serves| ((serves, QueueId(queue)), irq)))
-        .collect()
+    let between = |before: &str, after: &str| {
+        let own = format!("{}{before}", of.interface);
+        numbered(&|name: &str| digits(name.strip_prefix(&own)?.strip_suffix(after)?))
+    };
+    let found = match of.driver.unwrap_or_default() {
+        "gve" => return of_gve(irqs),
+        "tg3" => return of_tg3(irqs),
+        "vif" => return of_xen(of, irqs),
+        "ionic" => {
+            let rx = |name: &str| match parse(name)? {
+                ([Rx], queue) => Some(queue.0),
+                _ => None,
+            };
+            let has_tx = irqs.iter().any(|(_, name)| matches!(parse(name), Some(([Tx], _))));
+            if has_tx { Vec::new() } else { numbered(&rx) }
+        }
+        "am65-cpsw-nuss" => {
+            let rx = irqs.iter().filter(|(_, name)| *name == of.devices[0]);
+            return rx.map(|(irq, _)| ((Rx, QueueId(0)), *irq)).collect();
+        }
+        "virtio_net" => {
+            let [rx, tx] = queues;
+            let mut known = irqs.iter();
+            let shared =
+                known.find(|(_, name)| name.ends_with("-virtqueues") || *name == of.devices[0]);
+            return shared.map(|(irq, _)| serving_all(*irq, rx, tx)).unwrap_or_default();
+        }
+        "atlantic" | "macb" => {
+            let equal = irqs.iter().filter(|(_, name)| *name == of.interface);
+            (0..).zip(equal.map(|(irq, _)| *irq)).collect()
+        }
+        "sfc" | "sfc-falcon" | "sfc-siena" | "sfc_ef100" | "mlx4_core" | "bnx2" => between("-", ""),
+        "be2net" => between("-q", ""),
+        "netxen_nic" | "qlcnic" => between("[", "]"),
+        _ => Vec::new(),
+    };
+    let both = |(queue, irq)| [Rx, Tx].map(|serves| ((serves, QueueId(queue)), irq));
+    counted_up(&found).into_iter().flat_map(both).collect()
+}
+
+/// One interrupt that serves all queues.
+fn serving_all(irq: IrqNumber, rx: usize, tx: usize) -> BTreeMap<(Serves, QueueId), IrqNumber> {
+    let all = |serves, queues: usize| {
+        (0..u32::try_from(queues).unwrap_or(0)).map(move |queue| ((serves, QueueId(queue)), irq))
+    };
+    all(Rx, rx).chain(all(Tx, tx)).collect()
+}
+
+fn of_tg3(irqs: &[(IrqNumber, &str)]) -> BTreeMap<(Serves, QueueId), IrqNumber> {
+    let mut found = BTreeMap::new();
+    for serves in [Rx, Tx] {
+        let named = irqs.iter().filter_map(|(irq, name)| {
+            let (serve, vector) = parse(name).filter(|(serve, _)| serve.contains(&serves))?;
+            // Vector 0 has the only transmit queue, or is for the link alone.
+            let queue =
+                if *serve == [Tx] && vector.0 == 0 { 0 } else { vector.0.checked_sub(1)? };
+            Some((queue, *irq))
+        });
+        let counted = counted_up(&named.collect::<Vec<_>>());
+        found.extend(counted.into_iter().map(|(queue, irq)| ((serves, QueueId(queue)), irq)));
+    }
+    found
+}
+
+fn of_xen(of: Named<'_>, irqs: &[(IrqNumber, &str)]) -> BTreeMap<(Serves, QueueId), IrqNumber> {
+    let Some(prefix) = of.xen_prefix() else { return BTreeMap::new() };
+    let mut found = BTreeMap::new();
+    for (serves, suffix) in [(Rx, "-rx"), (Tx, "-tx")] {
+        let named = irqs.iter().filter_map(|(irq, name)| {
+            let rest = name.strip_prefix(&prefix)?;
+            Some((digits(rest.strip_suffix(suffix).unwrap_or(rest))?, *irq))
+        });
+        let counted = counted_up(&named.collect::<Vec<_>>());
+        found.extend(counted.into_iter().map(|(queue, irq)| ((serves, QueueId(queue)), irq)));
+    }
+    found
 }
 
 fn of_gve(irqs: &[(IrqNumber, &str)]) -> BTreeMap<(Serves, QueueId), IrqNumber> {
@@ -129,18 +232,20 @@ pub(super) fn ending(name: &str) -> Option<usize> {
 
 /// The interrupts of an interface's queues, from those of its device.
 ///
-/// Numbers must count up from 0 without a gap or a repetition: tg3 numbers its vectors, not its queues, and the
-/// ports of one device share its interrupts. If a device has a single interrupt and a single queue, they belong
-/// together, whatever the name.
+/// Numbers must count up from 0 without a gap or a repetition: drivers number vectors of other purposes, too, and the
+/// ports of one device share its interrupts. The `lone` interrupt of a device serves queues whatever its name.
 pub(super) fn assign(
-    interface: &str,
-    driver: Option<&str>,
+    of: Named<'_>,
     irqs: &[(IrqNumber, &str)],
-    rx_queues: usize,
-    tx_queues: usize,
+    [rx_queues, tx_queues]: [usize; 2],
+    lone: Lone,
 ) -> BTreeMap<(Serves, QueueId), IrqNumber> {
-    let mut found = driver.map(|d| of_driver(d, interface, irqs)).unwrap_or_default();
+    let mut found = of_driver(of, irqs, [rx_queues, tx_queues]);
     for serves in [Rx, Tx] {
+        // tg3 counts otherwise.
+        if found.keys().any(|(its, _)| *its == serves) {
+            continue;
+        }
         let named: Vec<_> = irqs
             .iter()
             .filter_map(|(irq, name)| Some((*irq, *name, parse(name)?)))
@@ -149,7 +254,7 @@ pub(super) fn assign(
             .collect();
         // If several interfaces share a device, only the names with this interface's name.
         let own: Vec<_> =
-            named.iter().copied().filter(|(_, _, name)| carries(name, interface)).collect();
+            named.iter().copied().filter(|(_, _, name)| carries(name, of.interface)).collect();
         let candidates = if own.is_empty() { named } else { own };
         let by_queue: BTreeMap<_, _> =
             candidates.iter().map(|(queue, irq, _)| (*queue, *irq)).collect();
@@ -161,11 +266,10 @@ pub(super) fn assign(
     }
     if let [(irq, name)] = irqs
         && found.is_empty()
-        && rx_queues <= 1
-        && tx_queues <= 1
         && parse(name).is_none()
+        && (lone == Lone::All || lone == Lone::One && rx_queues <= 1 && tx_queues <= 1)
     {
-        found.extend([(Rx, QueueId(0)), (Tx, QueueId(0))].map(|queue| (queue, *irq)));
+        found = serving_all(*irq, rx_queues, tx_queues);
     }
     found.retain(|(serves, queue), _| {
         let queues = if *serves == Rx { rx_queues } else { tx_queues };
@@ -174,13 +278,25 @@ pub(super) fn assign(
     found
 }
 
+/// What an interrupt serves that is the only one of its device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Lone {
+    /// The device has others.
+    #[default]
+    Nothing,
+    /// It is the only one that has a handler: a single queue in each direction.
+    One,
+    /// The device has no other: all queues.
+    All,
+}
+
 /// Whether the name contains the interface's name as a word.
-fn carries(name: &str, interface: &str) -> bool {
+pub(super) fn carries(name: &str, interface: &str) -> bool {
     !interface.is_empty()
         && name.match_indices(interface).any(|(at, _)| {
             let before = name.get(..at).is_none_or(|b| b.is_empty() || b.ends_with('-'));
             let after = name.get(at + interface.len()..).unwrap_or_default();
-            before && (after.is_empty() || after.starts_with(['-', ':']))
+            before && (after.is_empty() || after.starts_with(['-', ':', '_', '[']))
         })
 }
 
@@ -241,7 +357,9 @@ mod tests {
         rx: usize,
         tx: usize,
     ) -> Vec<(Serves, u32, u32)> {
-        let found = assign(interface, driver, irqs, rx, tx);
+        let of = Named { interface, devices: ["0000:5e:00.0"; 2], driver };
+        let lone = if irqs.len() == 1 { Lone::One } else { Lone::Nothing };
+        let found = assign(of, irqs, [rx, tx], lone);
         found.into_iter().map(|((serves, queue), irq)| (serves, queue.0, irq.0)).collect()
     }
 
@@ -286,7 +404,8 @@ mod tests {
             "not identified by name"
         );
         // tg3 has such a name for its link.
-        assert_eq!(of_a("tg3", &["eth0-0", "eth0-txrx-1"], 1, 1), []);
+        let first = [(Rx, 0, 101), (Tx, 0, 101)];
+        assert_eq!(of_a("tg3", &["eth0-0", "eth0-txrx-1"], 1, 1), first);
     }
 
     #[test]

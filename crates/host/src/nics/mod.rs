@@ -26,8 +26,9 @@ use crate::{EntryKind, Notes, Root, current_netns};
 use answers::{Answers, fact, listed};
 pub use irq_by_name::{find_irq, irq_pattern, irqs_beside_queues, locate_irq, serve_same_queue};
 use nearpath_model::{IfIndex, Irq, IrqNumber, Netns, Nic, NicKind, RxQueue, TxQueue};
+use queues::OtherInterfaces;
 use std::collections::BTreeMap;
-use sysfs::Interface;
+use sysfs::{Device, Interface};
 
 const UNKNOWN_IRQ: &str = "neither the kernel's netdev family nor the names of the device's \
                            interrupts identify the queue";
@@ -89,6 +90,10 @@ pub(crate) fn read_again(
             .chain(kept.iter().map(|nic| (nic.ifindex, nic.name.clone())))
             .collect(),
         links: interfaces.iter().filter_map(|(index, i)| Some((*index, i.iflink?))).collect(),
+        devices: interfaces
+            .iter()
+            .filter_map(|(_, i)| Some((i.name.clone(), i.device.as_ref()?.path.clone())))
+            .collect(),
         irqs: irqs.iter().map(|irq| (irq.irq, irq.name.as_str())).collect(),
         netns: current_netns(root),
     };
@@ -105,6 +110,8 @@ struct Context<'a> {
     names: BTreeMap<IfIndex, String>,
     /// `iflink` by index.
     links: BTreeMap<IfIndex, IfIndex>,
+    /// The path of each interface's device, by its name.
+    devices: BTreeMap<String, String>,
     irqs: BTreeMap<IrqNumber, &'a str>,
     netns: Netns,
 }
@@ -226,8 +233,10 @@ impl Context<'_> {
             queues::enter_napi(&mut rx, &mut tx, of_nic, irqs);
         }
         if let Some(device) = &interface.device {
-            let names = &self.irqs;
-            queues::enter_irqs(self.root, &interface.name, device, &mut rx, &mut tx, names);
+            let others = self.other_interfaces(interface, device);
+            let name = &interface.name;
+            let irqs = queues::device_irqs(self.root, name, device, &self.irqs, &others);
+            queues::enter_irqs(name, device, &irqs, &mut rx, &mut tx);
             let mut napi = rx.iter().map(|q| q.napi_id).chain(tx.iter().map(|q| q.napi_id));
             match &answers.queues {
                 Err(error) => unknown.add("napi_id", &error.reason),
@@ -240,6 +249,15 @@ impl Context<'_> {
             }
         }
         (rx, tx)
+    }
+
+    fn other_interfaces(&self, interface: &Interface, device: &Device) -> OtherInterfaces<'_> {
+        let all = self.names.values().map(String::as_str).filter(|name| *name != interface.name);
+        let all: Vec<&str> = all.collect();
+        let is_same =
+            |name: &&str| self.devices.get(*name).is_some_and(|path| *path == device.path);
+        let of_device = all.iter().copied().filter(is_same).collect();
+        OtherInterfaces { all, of_device }
     }
 
     fn name(&self, index: IfIndex) -> Option<String> {

@@ -1,6 +1,6 @@
 //! The queues of an interface: steering files of sysfs, then the NAPI instance and the interrupt of each queue.
 
-use super::irq_names::{self, Serves};
+use super::irq_names::{self, Lone, Serves};
 use super::netlink::netdev::QueueNapi;
 use super::sysfs::Device;
 use crate::Root;
@@ -134,42 +134,83 @@ pub(super) fn enter_napi(
 }
 
 /// The interrupts of a device.
-pub(super) fn device_irqs(root: &Root, device: &Device) -> Vec<IrqNumber> {
-    let on_bus = device.on_bus();
-    let msi = root.list(&format!("{on_bus}/msi_irqs")).unwrap_or_default();
-    let mut irqs: Vec<IrqNumber> = msi.iter().filter_map(|e| e.name.parse().ok()).collect();
-    if irqs.is_empty() {
-        // A device without MSI has one interrupt line, or none (0).
-        let line = root.text(&format!("{on_bus}/irq")).ok().and_then(|irq| irq.parse().ok());
-        irqs.extend(line.filter(|irq: &IrqNumber| irq.0 != 0));
-    }
-    irqs
+#[derive(Default)]
+pub(super) struct DeviceIrqs<'a> {
+    /// Those with a handler, with its name; ascending.
+    pub(super) named: Vec<(IrqNumber, &'a str)>,
+    lone: Lone,
 }
 
-/// Assigns interrupts to queues by the names of the device's interrupts, if NAPI instances do not report any,
-/// or report that of the other direction. `interface` is the interface's name, `names` those of all interrupts.
-pub(super) fn enter_irqs(
+/// The names of other interfaces, whose interrupts are not taken.
+#[derive(Default)]
+pub(super) struct OtherInterfaces<'a> {
+    pub(super) all: Vec<&'a str>,
+    /// Those of the same device.
+    pub(super) of_device: Vec<&'a str>,
+}
+
+/// Whether the name of an interrupt contains one of these interfaces'.
+fn is_of(interfaces: &[&str], name: &str) -> bool {
+    interfaces.iter().any(|interface| irq_names::carries(name, interface))
+}
+
+/// The interrupts of an interface's device. `names` are those of all interrupts of the host.
+///
+/// They are those that sysfs lists; else, where it lists none (platform devices, PCI devices under Xen since 5.17), those
+/// that have the interface's or the device's name; else the line of a device without MSI.
+pub(super) fn device_irqs<'a>(
     root: &Root,
     interface: &str,
     device: &Device,
+    names: &BTreeMap<IrqNumber, &'a str>,
+    others: &OtherInterfaces<'_>,
+) -> DeviceIrqs<'a> {
+    let on_bus = device.on_bus();
+    let named = |irq: IrqNumber| Some((irq, *names.get(&irq)?));
+    let msi = root.list(&format!("{on_bus}/msi_irqs")).unwrap_or_default();
+    if !msi.is_empty() {
+        let mut irqs: Vec<IrqNumber> = msi.iter().filter_map(|e| e.name.parse().ok()).collect();
+        irqs.sort_unstable();
+        let is_only = irqs.len() == 1;
+        let mut named: Vec<_> = irqs.into_iter().filter_map(named).collect();
+        let lone = match named.len() {
+            1 if is_only => Lone::All,
+            1 => Lone::One,
+            _ => Lone::Nothing,
+        };
+        // A name that another device's interface has now is an old one of this interface.
+        named.retain(|(_, name)| !is_of(&others.of_device, name));
+        return DeviceIrqs { named, lone };
+    }
+    let of = device.named(interface);
+    let is_other = |name: &str| is_of(&others.all, name);
+    let own: Vec<_> = names.iter().filter(|(_, name)| of.is_in(name) && !is_other(name)).collect();
+    if !own.is_empty() {
+        let lone = if own.len() == 1 { Lone::One } else { Lone::Nothing };
+        return DeviceIrqs {
+            named: own.into_iter().map(|(irq, name)| (*irq, *name)).collect(),
+            lone,
+        };
+    }
+    let line = root.text(&format!("{on_bus}/irq")).ok().and_then(|irq| irq.parse().ok());
+    // None (0), or not connected (255; PCI Local Bus Specification 3.0, 6.2.4).
+    let line = line.filter(|irq: &IrqNumber| !matches!(irq.0, 0 | 255)).and_then(named);
+    let line = line.filter(|(_, name)| !is_other(name));
+    DeviceIrqs { named: line.into_iter().collect(), lone: Lone::All }
+}
+
+/// Assigns interrupts to queues by the names of the device's interrupts, if NAPI instances do not report any,
+/// or report that of the other direction.
+pub(super) fn enter_irqs(
+    interface: &str,
+    device: &Device,
+    irqs: &DeviceIrqs<'_>,
     rx: &mut [RxQueue],
     tx: &mut [TxQueue],
-    names: &BTreeMap<IrqNumber, &str>,
 ) {
-    let irqs = device_irqs(root, device);
-    let name = |irq| names.get(&irq).copied();
-    let mut named: Vec<_> = irqs.iter().filter_map(|irq| Some((*irq, name(*irq)?))).collect();
-    if irqs.is_empty() {
-        // Platform devices show no interrupts in sysfs. No interface's name contains a colon, so
-        // these names (stmmac) are unambiguous.
-        let own = |name: &str| {
-            name.strip_prefix(interface)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-        };
-        named.extend(names.iter().filter(|(_, name)| own(name)).map(|(irq, name)| (*irq, *name)));
-    }
-    let driver = device.driver.as_deref();
-    let found = irq_names::assign(interface, driver, &named, rx.len(), tx.len());
+    let name = |irq| irqs.named.iter().find(|(its, _)| *its == irq).map(|(_, name)| *name);
+    let of = device.named(interface);
+    let found = irq_names::assign(of, &irqs.named, [rx.len(), tx.len()], irqs.lone);
     let better = |serves, queue, of_napi: Option<IrqNumber>| {
         let by_name = found.get(&(serves, queue)).copied();
         // e1000e has a separate transmit interrupt, but reports one NAPI instance for both directions, with the

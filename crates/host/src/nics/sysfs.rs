@@ -3,6 +3,7 @@
 //! Input: a name in `/sys/class/net`. Output: an [`Interface`], or `None` if it is not an interface or has
 //! vanished. Fields of unreadable files are `None`.
 
+use super::irq_names::Named;
 use crate::{EntryKind, Notes, Root};
 use nearpath_model::{Bond, CpuSet, IfIndex, NodeId, PcieLink};
 use std::collections::BTreeMap;
@@ -64,6 +65,12 @@ impl Device {
     /// Whether it is on the virtio bus. Its interrupts, node and address are those of the parent.
     pub(super) fn is_virtio(&self) -> bool {
         last(&self.path).starts_with("virtio")
+    }
+
+    /// An interface of it, as names of interrupts show it.
+    pub(super) fn named<'a>(&'a self, interface: &'a str) -> Named<'a> {
+        let devices = [last(&self.path), last(self.on_bus())];
+        Named { interface, devices, driver: self.driver.as_deref() }
     }
 
     /// The device that has the interrupts and the address.
