@@ -76,10 +76,12 @@ impl<'a> Context<'a> {
             .filter(|nic| is_interface_name(&nic.name) && nic.state.as_deref() != Some("down"))
     }
 
-    /// Those of them that have interrupts of their own.
+    /// Those of them that have queues in use and interrupts of their own.
     pub(crate) fn hardware_nics(&self) -> impl Iterator<Item = &'a Nic> {
+        let host = self.host;
         self.nics()
             .filter(|nic| matches!(nic.kind, NicKind::Physical | NicKind::Vf | NicKind::Virtio))
+            .filter(|nic| host.data_path_of(nic).is_none())
     }
 
     /// Interfaces that were left out because no kernel gives such a name.

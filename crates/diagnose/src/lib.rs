@@ -34,6 +34,8 @@ pub use context::Context;
 pub use diagnose::{diagnose, rank};
 pub use evidence::Evidence;
 pub use guest::{GuestMismatch, explain_guest};
-pub use place::{cpus_near_node, housekeeping, nearest_cpus, nearest_of, spread};
+pub use place::{
+    cpus_near_node, housekeeping, nearest_cpus, nearest_of, node_with_cpus, spread, why_near,
+};
 pub use readers::readers_with_nodes;
 pub use severity::of_tail as severity_of_tail;

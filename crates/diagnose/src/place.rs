@@ -46,6 +46,29 @@ pub fn cpus_near_node(topology: &Topology, node: Option<NodeId>) -> CpuSet {
         .fold(CpuSet::new(), |all, (_, cpus)| all.union(&cpus))
 }
 
+/// The node whose CPUs are near a node: itself, or the only one nearest to a node of memory only.
+pub fn node_with_cpus(topology: &Topology, node: NodeId) -> Option<NodeId> {
+    if !topology.is_cpuless(node) {
+        return Some(node);
+    }
+    match topology.nodes_of(&cpus_near_node(topology, Some(node)))[..] {
+        [nearest] => Some(nearest),
+        _ => None,
+    }
+}
+
+/// Why a CPU is near what has this name and is on a node, after "CPU 3": `is on node 0, as eth0 is`.
+pub fn why_near(topology: &Topology, cpu: CpuId, node: Option<NodeId>, name: &str) -> String {
+    match (topology.node_of(cpu), node) {
+        (Some(own), Some(node)) if own == node => format!("is on node {node}, as {name} is"),
+        (Some(own), Some(node)) if topology.is_cpuless(node) => {
+            format!("is on node {own}, near node {node} of {name}, which has no CPUs")
+        }
+        (Some(own), Some(node)) => format!("is on node {own}, and {name} on node {node}"),
+        _ => "is as near as any".to_owned(),
+    }
+}
+
 /// The housekeeping CPUs near a node, best first: the biggest cores first, one CPU of each core
 /// before any SMT sibling, then ascending.
 pub fn nearest_cpus(host: &Host, node: Option<NodeId>) -> Vec<CpuId> {

@@ -4,12 +4,14 @@
 //! as containers do.
 //!
 //! Format: pkg/kubelet/cm/cpumanager/state/checkpoint.go of kubernetes; `{"policyName":"static","defaultCpuSet":"0-1,4",
-//! "entries":{"UID":{"container":"2-3"}},"checksum":1}`. Version 1 of it has `"entries":{"ID":"2-3"}`.
+//! "entries":{"UID":{"container":"2-3"}},"checksum":1}`. Version 1 of it has `"entries":{"ID":"2-3"}`; versions 3 and 4 (since
+//! 1.36) also have `"podEntries":{"UID":{"cpuSet":"2-5"}}`, the CPUs of a whole pod, of which containers may have some alone.
 
 use crate::cpu_table::printable;
 use crate::{Notes, Root};
 use nearpath_model::{CpuManager, CpuSet, ExclusiveCpus};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Of the kubelet's default `--root-dir`, of k0s, and of MicroK8s.
 const FILES: [&str; 3] = [
@@ -59,11 +61,11 @@ fn parse(file: &str, bytes: &[u8]) -> Result<Option<CpuManager>, String> {
         |name: &str| -> String { printable(name.as_bytes()).chars().take(NAME_MAX).collect() };
     let policy = name(text(state.get("policyName"))?);
     let mut exclusive = Vec::new();
-    let pods = match state.get("entries") {
-        None | Some(Value::Null) => None,
-        Some(entries) => Some(entries.as_object().ok_or("it has another form")?),
+    let object = |name: &str| match state.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(entries) => entries.as_object().ok_or("it has another form").map(Some),
     };
-    for (pod, containers) in pods.into_iter().flatten() {
+    for (pod, containers) in object("entries")?.into_iter().flatten() {
         // Version 1 has the container's id, and no pods.
         let single: Map<String, Value>;
         let containers = match containers {
@@ -79,6 +81,19 @@ fn parse(file: &str, bytes: &[u8]) -> Result<Option<CpuManager>, String> {
             }
             let cpus = cpus(Some(list))?;
             exclusive.push(ExclusiveCpus { pod: name(pod), container: name(container), cpus });
+        }
+    }
+    let mut of_containers: BTreeMap<String, CpuSet> = BTreeMap::new();
+    for ExclusiveCpus { pod, cpus, .. } in &exclusive {
+        let all = of_containers.entry(pod.clone()).or_default();
+        *all = all.union(cpus);
+    }
+    for (pod, entry) in object("podEntries")?.into_iter().flatten().take(CONTAINERS_MAX) {
+        let pod = name(pod);
+        let of_containers = of_containers.remove(&pod).unwrap_or_default();
+        let rest = cpus(entry.get("cpuSet"))?.difference(&of_containers);
+        if !rest.is_empty() {
+            exclusive.push(ExclusiveCpus { pod, container: String::new(), cpus: rest });
         }
     }
     if policy == "none" && exclusive.is_empty() {
@@ -103,6 +118,16 @@ mod tests {
         let found: Vec<String> = state.exclusive.iter().map(of).collect();
         assert_eq!(found, ["2f1a/dpdk 2-3", "2f1a/log 8"]);
         assert_eq!(state.exclusive_cpus().to_string(), "2-3,8");
+        // Of a whole pod, of which one container has some; and of one whose containers share all.
+        let pods = r#"{"policyName":"static","defaultCpuSet":"0-3","podEntries":{"2f1a":{"cpuSet":"4-7"},"9c0d":{"cpuSet":"8-9"}},
+            "entries":{"2f1a":{"main":"4-5"}},"checksum":1,"data":"{}","dataChecksum":1}"#;
+        let state = parse("f", pods.as_bytes()).unwrap().unwrap();
+        let found: Vec<String> = state.exclusive.iter().map(of).collect();
+        assert_eq!(found, ["2f1a/main 4-5", "2f1a/ 6-7", "9c0d/ 8-9"]);
+        assert_eq!(
+            (state.exclusive_cpus().to_string(), state.shared.to_string()),
+            ("4-9".into(), "0-3".into())
+        );
         // The first version, and one without containers.
         let old =
             r#"{"policyName":"static","defaultCpuSet":"0","entries":{"4f2":"1-2"},"checksum":7}"#;

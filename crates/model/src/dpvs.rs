@@ -12,6 +12,12 @@ pub const DPVS_SCHEMA: u32 = 1;
 pub struct DpvsCheck {
     /// The version of this document.
     pub schema: u32,
+    /// The release whose keywords are known: `1.10.2`.
+    #[serde(default)]
+    pub version: String,
+    /// What was not given, and what was taken for it, one line each.
+    #[serde(default)]
+    pub assumed: Vec<String>,
     /// The answer.
     pub verdict: DpvsVerdict,
     /// What DPVS refuses or changes, by line.

@@ -158,6 +158,7 @@ fn assert_dpvs_accepts(topology: &Topology, plan: &DpdkPlan) {
         ports: Some(u32::try_from(plan.nics.len()).unwrap()),
         max_queues: least.map(|vectors| vectors.saturating_sub(1).max(1)),
         nodes: Some(nodes).filter(|nodes| *nodes <= 2),
+        ..DpvsOptions::default()
     };
     let configuration = plan.configuration.as_ref().unwrap();
     let found = check(configuration.as_bytes(), &options);

@@ -92,6 +92,35 @@ fn workers_are_those_that_run() {
     assert_eq!(found.workers[1].cpus.as_deref(), Some("31-33"));
 }
 
+#[test]
+fn each_release_has_its_keywords() {
+    let device =
+        |inside: &str| format!("netif_defs {{\n<init> device dpdk0 {{\n{inside}\n}}\n}}\n");
+    // The samples of 1.10 have mbuf_fast_free; 1.9.0 replaced fdir by fdir_mode.
+    let fast_free = device("tx {\nqueue_number 1\nmbuf_fast_free on\n}");
+    let fdir = device("fdir {\nmode perfect\npballoc 64k\nstatus matched\n}");
+    for (file, version, unknown) in [
+        (&fast_free, "1.10", None),
+        (&fast_free, "1.9.10", None),
+        (
+            &fast_free,
+            "1.9",
+            Some("DPVS 1.9.0 does not know mbuf_fast_free here (known since 1.9.10)"),
+        ),
+        (&fdir, "1.8.12", None),
+        (&fdir, "1.9.0", Some("DPVS 1.9.0 does not know fdir here (known until 1.8.12)")),
+    ] {
+        let options = DpvsOptions { version: version.parse().unwrap(), ..DpvsOptions::default() };
+        let found = check(file.as_bytes(), &options).problems;
+        let mut found = found.iter().filter(|problem| problem.code == "unknown_keyword");
+        let first = found.next().map(|problem| problem.message.as_str());
+        match unknown {
+            None => assert_eq!(first, None, "{version}"),
+            Some(said) => assert!(first.is_some_and(|first| first.starts_with(said)), "{first:?}"),
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 

@@ -8,7 +8,9 @@
 
 use crate::context::irq_cpus;
 use crate::counters::{ratio, total};
-use crate::{Check, CheckOutcome, Context, cpus_near_node, nearest_cpus, severity, spread, text};
+use crate::{
+    Check, CheckOutcome, Context, cpus_near_node, nearest_cpus, severity, spread, text, why_near,
+};
 use nearpath_model::{CpuSet, Finding, Irq, Nic, NodeId, ProposedChange, SettingFile, Subject};
 
 pub(super) const CHECK: Check =
@@ -57,12 +59,23 @@ fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[
     let severity = severity::of_traffic(context.rate(off_count));
     let places =
         off.iter().filter_map(|irq| irq_cpus(irq)).fold(CpuSet::new(), |all, c| all.union(c));
-    let nodes = context.host.topology.nodes_of(&places);
-    let title =
-        format!("{} has {} of {} interrupts off its node {node}", nic.name, off.len(), all.len());
+    let topology = &context.host.topology;
+    let nodes = topology.nodes_of(&places);
+    let which = format!("{} has {} of {} interrupts", nic.name, off.len(), all.len());
+    let title = match topology.is_cpuless(node) {
+        false => format!("{which} off its node {node}"),
+        true => format!("{which} off the CPUs nearest to its node {node}"),
+    };
+    let near = match topology.is_cpuless(node) {
+        false => String::new(),
+        true => {
+            let near = text::cpus(&cpus_near_node(topology, Some(node)));
+            format!(", which has no CPUs: {near} are nearest")
+        }
+    };
     let mut finding = Finding::new(severity, title)
         .evidence(format!(
-            "{} is on node {node}; these interrupts go to {} on node {}.",
+            "{} is on node {node}{near}; these interrupts go to {} on node {}.",
             nic.name,
             text::cpus(&places),
             text::list(&nodes)
@@ -86,7 +99,8 @@ fn finding(context: &Context<'_>, nic: &Nic, node: NodeId, all: &[&Irq], off: &[
     }
     let cpus = spread(&nearest_cpus(context.host, Some(node)), off.len());
     for (irq, cpu) in off.iter().zip(cpus) {
-        let why = format!("CPU {cpu} is on node {node}, as {} is.", nic.name);
+        let near = why_near(topology, cpu, Some(node), &nic.name);
+        let why = format!("CPU {cpu} {near}.");
         finding = finding.change(affinity_change(irq, &CpuSet::from_iter([cpu]), why));
     }
     finding

@@ -83,6 +83,7 @@ fn finding(
         .filter(|(queue, target)| set(queue).is_some_and(|cpus| !cpus.contains(*target)))
         .collect();
     let off = nic.tx_queues.iter().all(|queue| set(queue).is_none());
+    let own: CpuSet = queues.iter().map(|(_, cpu)| *cpu).collect();
     // Where packets were measured to stay, a mismatch harms nothing.
     let left = context.freed_elsewhere(Direction::Tx).map(|(_, elsewhere)| elsewhere);
     let harmless = left.is_some_and(|left| left.share < NOTABLE_SHARE);
@@ -91,8 +92,12 @@ fn finding(
         let sent = context.statistic(nic, "tx_packets").and_then(|n| context.rate(n));
         let severity = if harmless { Severity::Info } else { severity::of_traffic(sent) };
         (severity, format!("XPS of {n} of {} misses the queue's own CPU", nic.name))
-    } else if off && queues.len() > 1 && !harmless {
-        (Severity::Info, format!("XPS of {} is off, although each queue has its own CPU", nic.name))
+    } else if off && own.len() > 1 && !harmless {
+        let which = match own.len() == queues.len() {
+            true => "each queue has its own CPU".to_owned(),
+            false => format!("its queues have {} CPUs", own.len()),
+        };
+        (Severity::Info, format!("XPS of {} is off, although {which}", nic.name))
     } else {
         return None;
     };

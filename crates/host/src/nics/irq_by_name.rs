@@ -49,8 +49,9 @@ pub fn find_irq(root: &Root, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber
 
 fn find_irq_of(root: &Root, device: &str, nic_irq: &NicIrq, irqs: &[Irq]) -> Option<IrqNumber> {
     let its = irqs_of(root, &nic_irq.nic, device, irqs);
-    if let Some(same) = its.iter().find(|irq| irq.name == nic_irq.name) {
-        return Some(same.irq);
+    let mut same = its.iter().filter(|irq| irq.name == nic_irq.name);
+    if let Some(first) = same.next() {
+        return same.next().is_none().then_some(first.irq);
     }
     let serves = irq_names::parse(&nic_irq.name)?;
     let mut alike = its.iter().filter(|irq| irq_names::parse(&irq.name) == Some(serves));

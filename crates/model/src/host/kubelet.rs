@@ -21,7 +21,7 @@ pub struct CpuManager {
 pub struct ExclusiveCpus {
     /// The pod's UID.
     pub pod: String,
-    /// The container's name.
+    /// The container's name; empty for CPUs of a pod that its other containers share.
     pub container: String,
     /// Its CPUs.
     pub cpus: CpuSet,

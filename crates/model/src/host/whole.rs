@@ -2,8 +2,8 @@
 
 use crate::{
     ArchIrq, Cgroup, Clocks, CpuManager, CpuPower, CpuSet, CpuTime, Irq, IrqNumber, KvmParameters,
-    NetThread, Nic, NicIrq, PciFunction, ProcessMemory, Socket, SocketOwner, SoftirqCounts,
-    SoftnetCpu, Topology, Vm,
+    NetThread, Nic, NicIrq, NicKind, PciFunction, ProcessMemory, Socket, SocketOwner,
+    SoftirqCounts, SoftnetCpu, Topology, Vm,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -77,16 +77,55 @@ pub struct Host {
 
 impl Host {
     /// What identifies a queue's interrupt when its number changes; `None` for an interrupt that belongs to no
-    /// queue, or is shared by several handlers.
+    /// queue, is shared by several handlers, or has the name of another.
     pub fn name_of_irq(&self, number: IrqNumber) -> Option<NicIrq> {
         let irq = self.irqs.iter().find(|irq| irq.irq == number)?;
-        let named = !irq.name.is_empty() && !irq.name.contains([',', ' ']);
+        let is_alone = self.irqs.iter().filter(|other| other.name == irq.name).count() == 1;
+        let named = is_alone && !irq.name.is_empty() && !irq.name.contains([',', ' ']);
         let serves = |nic: &&Nic| {
             let rx = nic.rx_queues.iter().map(|queue| queue.irq);
             rx.chain(nic.tx_queues.iter().map(|queue| queue.irq)).any(|irq| irq == Some(number))
         };
         let nic = self.nics.iter().find(serves).filter(|_| named)?;
         Some(NicIrq { nic: nic.name.clone(), name: irq.name.clone() })
+    }
+
+    /// The interfaces that packets of an interface come through: itself, and those below it: the lower device of a VLAN or a
+    /// macvlan, the ports of a bond, a team or a bridge, the virtual function of a synthetic interface.
+    pub fn with_lower(&self, name: &str) -> Vec<&Nic> {
+        let mut found: Vec<&Nic> = self.nics.iter().filter(|nic| nic.name == name).collect();
+        let mut at = 0;
+        while let Some(&upper) = found.get(at) {
+            let link = match upper.kind {
+                NicKind::Vlan | NicKind::Macvlan | NicKind::Macvtap => upper.link.as_deref(),
+                _ => None,
+            };
+            let is_below = |nic: &&Nic| {
+                nic.netns == upper.netns
+                    && (nic.master.as_deref() == Some(upper.name.as_str())
+                        || link == Some(nic.name.as_str()))
+            };
+            let below: Vec<&Nic> = self.nics.iter().filter(is_below).collect();
+            for nic in below {
+                if !found.iter().any(|known| known.ifindex == nic.ifindex) {
+                    found.push(nic);
+                }
+            }
+            at += 1;
+        }
+        found
+    }
+
+    /// The virtual function that carries the packets of a synthetic interface of Hyper-V, whose own queues are then idle
+    /// (drivers/net/hyperv/netvsc_drv.c `netvsc_vf_changed`).
+    pub fn data_path_of(&self, nic: &Nic) -> Option<&Nic> {
+        let is_synthetic = nic.driver.as_deref() == Some("hv_netvsc");
+        let is_vf = |other: &&Nic| {
+            other.master.as_deref() == Some(nic.name.as_str())
+                && other.netns == nic.netns
+                && other.state.as_deref() != Some("down")
+        };
+        self.nics.iter().filter(|_| is_synthetic).find(is_vf)
     }
 }
 

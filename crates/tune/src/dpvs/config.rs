@@ -8,6 +8,7 @@ use super::keywords::{Keyword, ROOT, Takes};
 use super::problems::{Problems, word};
 use super::statements::{self, Statement};
 use super::text::{self, Lines, Tokens};
+use super::{DpvsOptions, DpvsVersion};
 use std::collections::BTreeSet;
 
 /// Devices, bonds and workers of a file.
@@ -106,7 +107,8 @@ impl WorkerPort {
 }
 
 /// Reads a file.
-pub(super) fn read(file: &[u8], nodes: Option<u32>, problems: &mut Problems) -> Config {
+pub(super) fn read(file: &[u8], options: &DpvsOptions, problems: &mut Problems) -> Config {
+    let DpvsOptions { nodes, version, .. } = *options;
     let mut config = Config::default();
     let mut blocks: Vec<&'static [Keyword]> = vec![ROOT];
     for line in Lines::new(file) {
@@ -165,9 +167,9 @@ pub(super) fn read(file: &[u8], nodes: Option<u32>, problems: &mut Problems) -> 
             continue;
         }
         let keywords = blocks.last().copied().unwrap_or(ROOT);
-        let name = keywords.iter().find(|keyword| keyword.name.as_bytes() == first);
-        let Some(keyword) = name else {
-            unknown(first, &tokens, line.number, problems);
+        let named = keywords.iter().find(|keyword| keyword.name.as_bytes() == first);
+        let Some(keyword) = named.filter(|keyword| keyword.is_in(version)) else {
+            unknown(&tokens, named, version, line.number, problems);
             continue;
         };
         let statement = Statement { keyword, line: line.number, tokens: &tokens };
@@ -244,7 +246,15 @@ fn extra(rest: &[&[u8]], line: u32, problems: &mut Problems) {
     }
 }
 
-fn unknown(first: &[u8], tokens: &[&[u8]], line: u32, problems: &mut Problems) {
+/// A statement whose keyword this release does not know here; `named` is that of another release.
+fn unknown(
+    tokens: &[&[u8]],
+    named: Option<&Keyword>,
+    version: DpvsVersion,
+    line: u32,
+    problems: &mut Problems,
+) {
+    let first = tokens.first().copied().unwrap_or_default();
     if first.starts_with(b"}") {
         if tokens.len() > 1 || first.len() > 1 {
             extra(tokens, line, problems);
@@ -261,10 +271,17 @@ fn unknown(first: &[u8], tokens: &[&[u8]], line: u32, problems: &mut Problems) {
     } else {
         ""
     };
+    let since = named.and_then(|named| named.since).filter(|since| version < *since);
+    let until = named.and_then(|named| named.until).filter(|until| version > *until);
+    let (who, other) = match (since, until) {
+        (Some(since), _) => (format!(" {version}"), format!(" (known since {since})")),
+        (_, Some(until)) => (format!(" {version}"), format!(" (known until {until})")),
+        _ => (String::new(), String::new()),
+    };
     problems.changed(
         Some(line),
         "unknown_keyword",
-        format!("DPVS does not know {} here, warns and ignores it{block}", word(first)),
+        format!("DPVS{who} does not know {} here{other}, warns and ignores it{block}", word(first)),
         "correct or remove it; see conf/dpvs.conf.items of DPVS for where a keyword belongs",
     );
 }

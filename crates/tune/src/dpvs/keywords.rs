@@ -1,5 +1,8 @@
 //! The keywords of DPVS and what each takes, as its modules install them (`install_*_keywords` in src/*.c,
-//! `install_keywords` in src/cfgfile.c). The ones that nearpath interprets have a [`Meaning`].
+//! `install_keywords` in src/cfgfile.c), of the releases 1.8.2 to 1.10.2. The ones that nearpath interprets have a
+//! [`Meaning`].
+
+use super::DpvsVersion;
 
 /// A keyword at its level.
 #[derive(Debug)]
@@ -9,6 +12,28 @@ pub(super) struct Keyword {
     pub meaning: Meaning,
     /// The keywords inside of its block; DPVS reads a block wherever there are any, with or without `{`.
     pub below: &'static [Keyword],
+    /// The first release that knows it, as far as it is known.
+    pub since: Option<DpvsVersion>,
+    /// The last release that knows it, if the newest does not.
+    pub until: Option<DpvsVersion>,
+}
+
+impl Keyword {
+    const fn since(mut self, major: u8, minor: u8, patch: u8) -> Self {
+        self.since = Some(DpvsVersion(major, minor, patch));
+        self
+    }
+
+    const fn until(mut self, major: u8, minor: u8, patch: u8) -> Self {
+        self.until = Some(DpvsVersion(major, minor, patch));
+        self
+    }
+
+    /// Whether this release knows it.
+    pub(super) fn is_in(&self, version: DpvsVersion) -> bool {
+        self.since.is_none_or(|since| version >= since)
+            && self.until.is_none_or(|until| version <= until)
+    }
 }
 
 /// What a keyword needs on its line. Without it DPVS aborts, or reads beyond its array.
@@ -61,7 +86,7 @@ pub(super) enum Meaning {
 use Meaning as M;
 
 const fn keyword(name: &'static str, takes: Takes, meaning: Meaning) -> Keyword {
-    Keyword { name, takes, meaning, below: &[] }
+    block(name, takes, meaning, &[])
 }
 
 const fn value(name: &'static str) -> Keyword {
@@ -78,7 +103,7 @@ const fn block(
     meaning: Meaning,
     below: &'static [Keyword],
 ) -> Keyword {
-    Keyword { name, takes, meaning, below }
+    Keyword { name, takes, meaning, below, since: None, until: None }
 }
 
 const fn section(name: &'static str, below: &'static [Keyword]) -> Keyword {
@@ -93,18 +118,18 @@ pub(super) const ROOT: &[Keyword] = &[
             value("log_level"),
             value("log_file"),
             value("log_async_mode"),
-            value("log_with_timestamp"),
-            value("log_async_pool_size"),
-            value("kni"),
-            value("lldp"),
-            value("pdump"),
+            value("log_with_timestamp").since(1, 9, 2),
+            value("log_async_pool_size").since(1, 9, 2),
+            value("kni").since(1, 9, 4),
+            value("lldp").since(1, 9, 8),
+            value("pdump").since(1, 8, 8),
         ],
     ),
     block("netif_defs", Takes::Nothing, M::NetifDefs, NETIF),
     block("worker_defs", Takes::Nothing, M::WorkerDefs, WORKERS),
     section("timer_defs", &[value("schedule_interval")]),
     section("neigh_defs", &[value("unres_queue_length"), value("timeout")]),
-    section("sa_pool", &[value("pool_hash_size"), value("flow_enable")]),
+    section("sa_pool", &[value("pool_hash_size"), value("flow_enable").since(1, 9, 0)]),
     section(
         "ipv4_defs",
         &[
@@ -121,13 +146,16 @@ pub(super) const ROOT: &[Keyword] = &[
             ),
         ],
     ),
-    section("ipset_defs", &[value("ipset_hash_pool_size")]),
+    section("ipset_defs", &[value("ipset_hash_pool_size")]).since(1, 8, 12),
     section(
         "ctrl_defs",
-        &[section(
-            "lcore_msg",
-            &[value("ring_size"), value("sync_msg_timeout_us"), value("priority_level")],
-        )],
+        &[
+            section(
+                "lcore_msg",
+                &[value("ring_size"), value("sync_msg_timeout_us"), value("priority_level")],
+            ),
+            section("ipc_msg", &[value("unix_domain")]).until(1, 9, 4),
+        ],
     ),
     section("ipvs_defs", IPVS),
     section(
@@ -135,8 +163,8 @@ pub(super) const ROOT: &[Keyword] = &[
         &[
             value("forwarding"),
             value("disable"),
-            value("addr_gen_mode"),
-            value("stable_secret"),
+            value("addr_gen_mode").since(1, 9, 8),
+            value("stable_secret").since(1, 9, 8),
             section(
                 "route6",
                 &[
@@ -160,7 +188,7 @@ pub(super) const ROOT: &[Keyword] = &[
 const NETIF: &[Keyword] = &[
     keyword("pktpool_size", Takes::Value, M::PktpoolSize),
     keyword("pktpool_cache", Takes::Value, M::PktpoolCache),
-    value("fdir_mode"),
+    value("fdir_mode").since(1, 9, 0),
     block(
         "device",
         Takes::Name,
@@ -179,11 +207,17 @@ const NETIF: &[Keyword] = &[
                 &[
                     keyword("queue_number", Takes::Value, M::TxQueueNumber),
                     keyword("descriptor_number", Takes::Value, M::TxDescriptors),
+                    value("mbuf_fast_free").since(1, 9, 10),
                 ],
             ),
+            section(
+                "fdir",
+                &[value("mode"), value("pballoc"), value("status"), value("filter").since(1, 8, 8)],
+            )
+            .until(1, 8, 12),
             flag("promisc_mode"),
-            flag("allmulticast"),
-            keyword("mtu", Takes::Value, M::Mtu),
+            flag("allmulticast").since(1, 9, 6),
+            keyword("mtu", Takes::Value, M::Mtu).since(1, 8, 10),
             value("kni_name"),
         ],
     ),
@@ -195,9 +229,9 @@ const NETIF: &[Keyword] = &[
             keyword("mode", Takes::Value, M::BondMode),
             keyword("slave", Takes::Value, M::BondSlave),
             keyword("primary", Takes::Value, M::BondPrimary),
-            keyword("numa_node", Takes::Value, M::BondNode),
+            keyword("numa_node", Takes::Value, M::BondNode).since(1, 9, 0),
             value("kni_name"),
-            keyword("options", Takes::Value, M::BondOptions),
+            keyword("options", Takes::Value, M::BondOptions).since(1, 8, 12),
         ],
     ),
 ];
@@ -209,7 +243,7 @@ const WORKERS: &[Keyword] = &[block(
     &[
         keyword("type", Takes::Value, M::Type),
         keyword("cpu_id", Takes::Value, M::CpuId),
-        keyword("icmp_redirect_core", Takes::Nothing, M::IcmpRedirectCore),
+        keyword("icmp_redirect_core", Takes::Nothing, M::IcmpRedirectCore).since(1, 8, 10),
         block(
             "port",
             Takes::Name,
@@ -272,7 +306,7 @@ const IPVS: &[Keyword] = &[
                             flag("timestamp"),
                         ],
                     ),
-                    flag("close_client_window"),
+                    flag("close_client_window").since(1, 9, 2),
                     flag("defer_rs_syn"),
                     value("rs_syn_max_retry"),
                     value("ack_storm_thresh"),
@@ -297,7 +331,7 @@ const IPVS: &[Keyword] = &[
             flag("defence_udp_drop"),
             value("uoa_max_trail"),
             value("uoa_mode"),
-            section("timeout", &[value("normal"), value("oneway"), value("last")]),
+            section("timeout", &[value("normal"), value("oneway").since(1, 9, 6), value("last")]),
         ],
     ),
 ];

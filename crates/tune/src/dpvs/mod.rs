@@ -3,7 +3,7 @@
 //!
 //! Input: the bytes of dpvs.conf and the options of EAL. Output: a [`DpvsCheck`]. Pure: nothing is read from the
 //! machine. It follows DPVS 1.9 (iqiyi/dpvs: src/parser.c, src/netif.c, src/cfgfile.c) step by step, with its limits
-//! (include/netif.h: 16 queues a port, 64 lcores, 2 nodes).
+//! (include/netif.h: 16 queues a port, 64 lcores, 2 nodes), and knows the keywords of each release ([`DpvsVersion`]).
 
 mod config;
 mod keywords;
@@ -12,6 +12,9 @@ mod problems;
 mod statements;
 mod table;
 mod text;
+mod version;
+
+pub use version::DpvsVersion;
 
 use config::{Config, Type};
 use nearpath_model::eal::{EalError, Lcores, main_lcore, parse_lcores};
@@ -39,6 +42,8 @@ pub struct DpvsOptions {
     pub max_queues: Option<u32>,
     /// The host's NUMA nodes: the highest number plus 1.
     pub nodes: Option<u32>,
+    /// The release whose keywords are known.
+    pub version: DpvsVersion,
 }
 
 /// Checks a configuration.
@@ -52,7 +57,7 @@ pub fn check(file: &[u8], options: &DpvsOptions) -> DpvsCheck {
             "build DPVS with a larger DPVS_MAX_SOCKET",
         );
     }
-    let config = config::read(file, options.nodes, &mut problems);
+    let config = config::read(file, options, &mut problems);
     let lcores = lcores(&config, options);
     let mut workers = Vec::new();
     match lcores.and_then(|lcores| Ok((main_lcore(&lcores, options.main_lcore)?, lcores))) {
@@ -81,7 +86,25 @@ pub fn check(file: &[u8], options: &DpvsOptions) -> DpvsCheck {
     for list in [&mut found, &mut notes] {
         list.sort_by_key(|problem| problem.line.unwrap_or(u32::MAX));
     }
-    DpvsCheck { schema: DPVS_SCHEMA, verdict, problems: found, notes, workers }
+    let assumed = assumed(&config, options);
+    let version = options.version.to_string();
+    DpvsCheck { schema: DPVS_SCHEMA, version, assumed, verdict, problems: found, notes, workers }
+}
+
+/// What was not given, and what was taken for it.
+fn assumed(config: &Config, options: &DpvsOptions) -> Vec<String> {
+    let mut assumed = Vec::new();
+    if options.lcores.is_none() {
+        assumed.push("lcore N runs on CPU N (--lcores)".to_owned());
+    }
+    if options.ports.is_none() {
+        let ports = config.devices.len();
+        assumed.push(format!("DPDK finds {ports} ports, those of netif_defs (--ports)"));
+    }
+    if options.max_queues.is_none() {
+        assumed.push(format!("each NIC has {MAX_QUEUES} queues (--max-queues)"));
+    }
+    assumed
 }
 
 /// The lcores: as requested, or those up to the highest id in the file.

@@ -54,7 +54,10 @@ pub(super) fn check(
         let both = named.map(|named| named.intersection(&taken)).unwrap_or_default();
         let Some(first) = both.first() else { continue };
         let owner = kubelet.exclusive.iter().find(|its| its.cpus.contains(first));
-        let container = owner.map(|its| format!("container {} of pod {}", its.container, its.pod));
+        let container = owner.map(|its| match its.container.as_str() {
+            "" => format!("pod {}", its.pod),
+            name => format!("container {name} of pod {}", its.pod),
+        });
         return Err(TuneError::Refused(format!(
             "{} of {name}: the kubelet has given CPU {first} to {} alone ({}); CPUs for interrupts are set aside with \
              reservedSystemCPUs in its configuration",

@@ -111,6 +111,30 @@ pub const PLANNERS: &[Planner] = &[
     reasons::PLANNER,
 ];
 
+/// The request with the interfaces that packets of the named ones come through.
+fn with_lower(host: &Host, request: &Request, draft: &mut Draft) -> Result<Request, TuneError> {
+    let mut nics: Vec<String> = Vec::new();
+    for name in &request.nics {
+        let all = host.with_lower(name);
+        if all.is_empty() {
+            return Err(TuneError::Refused(format!("no interface {name:?}")));
+        }
+        nics.extend(all.into_iter().map(|nic| nic.name.clone()));
+    }
+    nics.sort_unstable();
+    nics.dedup();
+    for nic in &host.nics {
+        let is_planned = request.nics.is_empty() || nics.contains(&nic.name);
+        if let Some(vf) = host.data_path_of(nic).filter(|_| is_planned) {
+            draft.note(format!(
+                "{}: {} carries its packets: nothing is planned for its own queues",
+                nic.name, vf.name
+            ));
+        }
+    }
+    Ok(Request { nics, ..request.clone() })
+}
+
 /// Plans for a host. `findings` are those of its diagnosis; `boot` and `netns` restrict where the plan may be
 /// applied.
 ///
@@ -124,8 +148,9 @@ pub fn plan(
     boot: Option<String>,
     netns: Option<u64>,
 ) -> Result<Plan, TuneError> {
-    let mut situation = Situation::new(host, findings, request, workloads)?;
     let mut draft = Draft::default();
+    let request = &with_lower(host, request, &mut draft)?;
+    let mut situation = Situation::new(host, findings, request, workloads)?;
     for name in situation.requested_down() {
         draft.note(format!("{name} is down and carries no packets: nothing is planned for it"));
     }

@@ -12,6 +12,7 @@ use super::Planner;
 use super::cpu_allocator::CpuAllocator;
 use super::draft::{Draft, DraftChange};
 use super::situation::{Situation, cpus_and_nodes, goes_to};
+use nearpath_diagnose::why_near;
 use nearpath_model::{CpuId, CpuSet, Irq, Nic, QueueId, SettingFile, Target};
 use std::collections::BTreeMap;
 
@@ -169,10 +170,7 @@ fn move_to(
             }
             now => format!("now goes to {}", cpus_and_nodes(topology, now)),
         };
-        let near = match queue.nic.numa_node {
-            Some(node) => format!("is on node {node}, as {name} is"),
-            None => "is as near as any".to_owned(),
-        };
+        let near = why_near(topology, cpu, queue.nic.numa_node, name);
         let alone = if shared { "the fewest queues go there" } else { "no other queue goes there" };
         draft.add(DraftChange {
             id: format!("irq-{}", irq.irq),

@@ -12,6 +12,7 @@
 
 use super::situation::{Situation, goes_to};
 use super::system::CgroupState;
+use nearpath_diagnose::node_with_cpus;
 use nearpath_model::{
     CpuId, CpuSet, CpusetFile, Crossings, FileOf, Irq, IrqNumber, Nic, NodeId, PlannedChange,
     QueueFile, QueueId, RxQueue, Target, UnitProperty,
@@ -290,7 +291,9 @@ fn queues(situation: &Situation<'_>) -> Vec<Queue> {
             let weight = weight.unwrap_or(0.0).max(1.0);
             let arrive = irq.and_then(goes_to).map(evenly);
             let name = (nic.name.clone(), queue.queue);
-            let (node, irq, rps) = (nic.numa_node, queue.irq, queue.rps_cpus.clone());
+            let of_nic = nic.numa_node;
+            let node = of_nic.and_then(|node| node_with_cpus(&situation.host.topology, node));
+            let (irq, rps) = (queue.irq, queue.rps_cpus.clone());
             queues.push(Queue { node, irq, name, weight, arrive, rps });
         }
     }

@@ -100,11 +100,6 @@ impl<'a> Situation<'a> {
         request: &'a Request,
         workloads: &'a [Workload],
     ) -> Result<Self, TuneError> {
-        for name in &request.nics {
-            if !host.nics.iter().any(|nic| nic.name == *name) {
-                return Err(TuneError::Refused(format!("no interface {name:?}")));
-            }
-        }
         let named = [&request.irq_cpus, &request.app_cpus, &request.exclude_cpus];
         for cpus in named.into_iter().flatten() {
             let missing = cpus.difference(&host.topology.online);
@@ -196,7 +191,9 @@ impl<'a> Situation<'a> {
     }
 
     fn carrying(&self) -> impl Iterator<Item = &'a Nic> + use<'a> {
-        self.host.nics.iter().filter(|nic| nic.state.as_deref() != Some("down"))
+        let host = self.host;
+        let is_up = |nic: &&Nic| nic.state.as_deref() != Some("down");
+        host.nics.iter().filter(is_up).filter(|nic| host.data_path_of(nic).is_none())
     }
 
     /// The interrupt with this number.

@@ -106,6 +106,76 @@ fn well_placed_interrupts_stay_and_keep_their_cpu() {
 }
 
 #[test]
+fn interrupts_of_a_nic_on_a_node_of_memory_only_go_to_the_nearest_node() {
+    let far: &[u32] = &[0];
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[far; 2])));
+    let memory_only = NodeId(2);
+    let distances = [(NodeId(0), 23), (NodeId(1), 13), (memory_only, 10)];
+    let mut node = host.topology.nodes[0].clone();
+    (node.node, node.cpus) = (memory_only, CpuSet::new());
+    node.distances = distances.into_iter().collect();
+    host.topology.nodes.push(node);
+    host.nics[0].numa_node = Some(memory_only);
+    let plan = planned(&host);
+    assert_eq!(irq_cpus(&plan), [4, 5]);
+    assert!(plan.changes[0].why.contains("is on node 1, near node 2 of eth0, which has no CPUs"));
+    assert_eq!((plan.now.other_node, plan.predicted.other_node), (Some(1.0), Some(0.0)));
+}
+
+#[test]
+fn an_upper_interface_means_its_lower_ones() {
+    let far: &[u32] = &[0];
+    let other = nic("eth1", "0000:5f:00.0", 1, 200, &[far]);
+    let upper = |name: &str| Nic::software(name);
+    let machine = Machine::regular(TWO_NODES).nic(eth0(&[far; 2])).nic(other);
+    let mut host = host(machine.nic(upper("bond0")).nic(upper("bond0.7")).nic(upper("veth0")));
+    let nic = |host: &mut Host, name: &str, change: &dyn Fn(&mut nearpath_model::Nic)| {
+        change(host.nics.iter_mut().find(|nic| nic.name == name).unwrap());
+    };
+    nic(&mut host, "bond0", &|nic| nic.kind = NicKind::Bond);
+    nic(&mut host, "eth0", &|nic| nic.master = Some("bond0".to_owned()));
+    nic(&mut host, "bond0.7", &|nic| {
+        (nic.kind, nic.link) = (NicKind::Vlan, Some("bond0".to_owned()));
+    });
+    // The other end of a veth is no part of it.
+    nic(&mut host, "veth0", &|nic| {
+        (nic.kind, nic.link) = (NicKind::Veth, Some("eth1".to_owned()));
+    });
+    let irqs = |host: &Host, name: &str| {
+        let request = Request { nics: vec![name.to_owned()], ..Request::default() };
+        irq_cpus(&planned_for(host, &request, &[]).unwrap()).len()
+    };
+    for (name, interrupts) in [("eth0", 2), ("bond0", 2), ("bond0.7", 2), ("veth0", 0), ("eth1", 1)]
+    {
+        assert_eq!(irqs(&host, name), interrupts, "{name}");
+    }
+    let none = Request { nics: vec!["eth9".to_owned()], ..Request::default() };
+    let refused = planned_for(&host, &none, &[]).unwrap_err().to_string();
+    assert!(refused.contains("no interface \"eth9\""), "{refused}");
+}
+
+/// seastar pulls 742 and 3196 (Azure): all packets of the synthetic interface go through its virtual function.
+#[test]
+fn the_virtual_function_of_a_synthetic_interface_is_planned_in_its_place() {
+    let far: &[u32] = &[0];
+    let synthetic =
+        Nic { driver: "hv_netvsc".to_owned(), ..nic("eth9", "0000:60:00.0", 1, 300, &[far]) };
+    let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[far; 2])).nic(synthetic));
+    let both = planned(&host);
+    assert_eq!(irq_cpus(&both).len(), 3);
+    host.nics.iter_mut().find(|nic| nic.name == "eth0").unwrap().master = Some("eth9".to_owned());
+    for nics in [vec![], vec!["eth9".to_owned()]] {
+        let request = Request { nics, ..Request::default() };
+        let plan = planned_for(&host, &request, &[]).unwrap();
+        assert_eq!(irq_cpus(&plan), [4, 5]);
+        assert!(plan.notes.iter().any(|note| note.starts_with("eth9: eth0 carries its packets")));
+    }
+    // While the function is down (it is replaced, or the machine migrates), the synthetic interface carries them.
+    host.nics.iter_mut().find(|nic| nic.name == "eth0").unwrap().state = Some("down".to_owned());
+    assert_eq!(irq_cpus(&planned(&host)).len(), 1);
+}
+
+#[test]
 fn an_interface_that_is_down_is_not_planned_and_said_to_be_down() {
     let mut host = host(Machine::regular(TWO_NODES).nic(eth0(&[&[0]])));
     let request = Request { nics: vec!["eth0".to_owned()], ..Request::default() };

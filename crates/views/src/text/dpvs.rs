@@ -27,6 +27,11 @@ pub fn dpvs_check(check: &DpvsCheck, file: &str) -> String {
         line!(out);
         out.push_str(&workers(&check.workers));
     }
+    let release = format!("DPVS {}", check.version);
+    let assumed = check.assumed.iter().map(String::as_str);
+    let all: Vec<&str> = std::iter::once(release.as_str()).chain(assumed).collect();
+    line!(out);
+    line!(out, "checked for: {}", all.join("; "));
     out
 }
 

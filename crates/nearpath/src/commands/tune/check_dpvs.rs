@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::output;
 use clap::Args;
 use nearpath_model::DpvsVerdict;
-use nearpath_tune::dpvs::{self, DpvsOptions, MAX_FILE};
+use nearpath_tune::dpvs::{self, DpvsOptions, DpvsVersion, MAX_FILE};
 use nearpath_views::text;
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ const CHANGED: u8 = 3;
 const REFUSED: u8 = 1;
 
 const AFTER_HELP: &str = "\
-Reads the file as DPVS 1.9 does and builds its table of workers. Included files are not read.
+Reads the file as DPVS does and builds its table of workers. Included files are not read.
 
 EXIT STATUS
   0  accepted: DPVS starts with what is written
@@ -49,6 +49,9 @@ pub struct CheckDpvs {
     /// NUMA nodes of the host
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
+    /// DPVS's release, whose keywords are known: 1.8.2 to 1.10.2; 1.9 is 1.9.0
+    #[arg(long, value_name = "VERSION", default_value_t)]
+    dpvs_version: DpvsVersion,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -63,6 +66,7 @@ impl CheckDpvs {
             ports: self.ports,
             max_queues: self.max_queues,
             nodes: self.nodes,
+            version: self.dpvs_version,
         };
         let check = dpvs::check(&file, &options);
         if self.json {
