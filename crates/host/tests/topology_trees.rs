@@ -224,6 +224,45 @@ fn arm64_without_cache_ids_packages_and_dies() {
     assert!(reason(&host, "cpu 0-7", "die").contains("not found"));
 }
 
+/// util-linux's dump of a RISC-V machine: its kernel compared one unset id with another.
+#[test]
+fn all_cpus_are_siblings_where_ids_are_not_set() {
+    let unset = |threads| {
+        let layout = Layout { packages: 1, nodes: 1, llcs: 1, cores: 4, threads };
+        let mut machine = Machine::regular(layout);
+        machine.private_caches = false;
+        machine.each_cpu(|_, cpu| {
+            (cpu.core, cpu.package, cpu.die, cpu.smt_group) = (Some(-1), Some(-1), None, 0);
+        })
+    };
+    let with_first_caches = |mut machine: Machine, shared: &dyn Fn(u32) -> String| {
+        for cpu in machine.online() {
+            let index = format!("/sys/devices/system/cpu/cpu{cpu}/cache/index9");
+            machine = machine
+                .file(&format!("{index}/level"), "1\n")
+                .file(&format!("{index}/type"), "Data\n")
+                .file(&format!("{index}/shared_cpu_list"), shared(cpu) + "\n");
+        }
+        host(&machine)
+    };
+    let siblings = |host: &Host| -> Vec<String> {
+        host.topology.cpus.iter().map(|cpu| cpu.siblings.to_string()).collect()
+    };
+    let own = with_first_caches(unset(1), &|cpu| cpu.to_string());
+    assert_eq!(siblings(&own), ["0", "1", "2", "3"]);
+    assert!(reason(&own, "host", "siblings").contains("core_id is not set"));
+    // Cores of two threads, and one core of four.
+    let pairs = with_first_caches(unset(1), &|cpu| format!("{}-{}", cpu & !1, cpu | 1));
+    assert_eq!(siblings(&pairs), ["0-1", "0-1", "2-3", "2-3"]);
+    let one = with_first_caches(unset(1), &|_| "0-3".to_owned());
+    assert_eq!(siblings(&one), ["0-3"; 4]);
+    // Nothing tells.
+    assert_eq!(siblings(&host(&unset(1))), [""; 4]);
+    // Ids that are set are believed, also where one core has all CPUs.
+    let set = unset(1).each_cpu(|_, cpu| cpu.core = Some(0));
+    assert_eq!(siblings(&with_first_caches(set, &|cpu| cpu.to_string())), ["0-3"; 4]);
+}
+
 #[test]
 fn ids_that_mean_unknown() {
     let host = host(&two_packages().each_cpu(|_, cpu| {

@@ -26,6 +26,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         if counts.is_none() {
             let why = context.why_unknown(&format!("nic {}", nic.name), "driver_counters");
             outcome.not_checked(format!("the driver's counters of {} are unknown{why}", nic.name));
+        } else if counts.as_ref().is_some_and(BTreeMap::is_empty) {
+            let driver = text::clean(nic.driver.as_deref().unwrap_or("its driver"));
+            let name = &nic.name;
+            outcome
+                .not_checked(format!("which counters of {name} ({driver}) are of loss is unknown"));
         }
         outcome.findings.extend(loss(context, nic, &counts.unwrap_or_default()));
         let limits = context.driver_counts(nic, &[CounterKind::Allowance]).unwrap_or_default();
@@ -42,6 +47,7 @@ fn greatest(counts: &BTreeMap<String, u64>) -> Option<u64> {
 fn loss(context: &Context<'_>, nic: &Nic, counts: &BTreeMap<String, u64>) -> Option<Finding> {
     let received = context.statistic(nic, "rx_packets");
     let by_driver = greatest(counts);
+    let are_known = !counts.is_empty();
     let mut counts = counts.clone();
     let dropped = context.statistic(nic, "rx_dropped");
     let dropped = dropped.filter(|n| severity::of_loss(context, *n, received) > Severity::Info);
@@ -66,9 +72,11 @@ fn loss(context: &Context<'_>, nic: &Nic, counts: &BTreeMap<String, u64>) -> Opt
         finding = finding.evidence(format!("{} rose by {count} {since}.", text::clean(name)));
     }
     if by_driver.is_none() {
-        return Some(finding.evidence(
-            "rx_dropped includes frames of protocols without a handler (STP, LLDP); the driver counts no loss.",
-        ));
+        let others = "rx_dropped includes frames of protocols without a handler (STP, LLDP)";
+        return Some(finding.evidence(match are_known {
+            true => format!("{others}; the driver counts no loss."),
+            false => format!("{others}; which counters of the driver are of loss is unknown."),
+        }));
     }
     Some(with_larger_ring(finding, nic))
 }

@@ -9,7 +9,8 @@ use crate::Root;
 use nearpath_model::{Cpu, CpuId, CpuSet, Llc, LlcId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-const SHARED: &[&str] = &["shared_cpu_list", "shared_cpu_map"];
+/// The files with the CPUs that share a cache.
+pub(super) const SHARED: &[&str] = &["shared_cpu_list", "shared_cpu_map"];
 
 /// A last-level cache while its CPUs are collected.
 struct Cache {

@@ -2,6 +2,7 @@
 //! (`cpuN/topology`, drivers/base/topology.c; Documentation/admin-guide/cputopology.rst).
 
 use super::CPUS;
+use super::caches::SHARED;
 use super::files::{self, SetFiles};
 use super::unknown::UnknownOfCpus;
 use crate::{Notes, Root};
@@ -72,6 +73,9 @@ pub(super) fn read(
     }
     for (number, cpu) in cpus.iter_mut() {
         cpu.siblings = cores.siblings(*number, online);
+    }
+    unset_cores(root, online, cpus, notes);
+    for (number, cpu) in cpus.iter_mut() {
         if cpu.online && cpu.siblings.is_empty() {
             unknown.add(*number, "siblings", "topology: no list of siblings".to_owned());
         }
@@ -82,6 +86,45 @@ pub(super) fn read(
         listed_packages(root, readable, online, cpus, notes);
     }
     unique_cores(cpus, notes);
+}
+
+/// Where ids are not set, some kernels compare one -1 with another, and list all CPUs as those of one core (riscv before
+/// commit fbd92809997a, "riscv: topology: fix default topology reporting"). The threads of a core share its first data
+/// cache: CPUs whose lists contradict that are on cores of their own. Without such lists the cores stay unknown.
+fn unset_cores(root: &Root, online: &CpuSet, cpus: &mut BTreeMap<CpuId, Cpu>, notes: &mut Notes) {
+    let is_unset = |cpu: &Cpu| !cpu.online || cpu.core.is_none() && cpu.siblings == *online;
+    if online.len() < 2 || !cpus.values().all(is_unset) {
+        return;
+    }
+    let first_caches: BTreeMap<CpuId, CpuSet> =
+        online.iter().filter_map(|cpu| Some((cpu, first_cache(root, cpu)?))).collect();
+    // One core of so many threads: their caches say so.
+    if online.iter().all(|cpu| first_caches.get(&cpu).is_some_and(|all| online.is_subset(all))) {
+        return;
+    }
+    notes.add(
+        "host",
+        "siblings",
+        "topology/core_cpus_list has all CPUs, and topology/core_id is not set: a core is the CPUs that share a first cache",
+    );
+    for cpu in cpus.values_mut().filter(|cpu| cpu.online) {
+        cpu.siblings =
+            first_caches.get(&cpu.cpu).map(|all| all.intersection(online)).unwrap_or_default();
+    }
+}
+
+/// The CPUs that share a CPU's first data cache.
+fn first_cache(root: &Root, cpu: CpuId) -> Option<CpuSet> {
+    let folder = format!("{CPUS}/cpu{cpu}/cache");
+    let is_first = |index: &String| {
+        let text = |file: &str| root.text(&format!("{folder}/{index}/{file}")).ok();
+        text("level").as_deref() == Some("1") && text("type").as_deref() != Some("Instruction")
+    };
+    let mut indexes = root.list(&folder).ok()?.into_iter().map(|entry| entry.name);
+    let index = indexes.find(is_first)?;
+    let mut shared = SetFiles::new(SHARED).read(root, &format!("{folder}/{index}")).ok()?;
+    shared.insert(cpu);
+    Some(shared)
 }
 
 /// Contents of the sibling lists.
