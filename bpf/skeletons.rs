@@ -45,11 +45,9 @@ fn compress(object: &Path, skeleton: &Path) {
     let packed = object.with_extension("o.zst");
     fs::write(&packed, compressed).expect("OUT_DIR is writable");
     let text = fs::read_to_string(skeleton).expect("the skeleton was written");
-    let before = "    #[unsafe(link_section = \".bpf.objs\")]\n    static DATA: [u8;";
-    let start = text.find(before).expect("a skeleton holds its object");
-    let end = start + text[start..].find("];").expect("the object ends") + 2;
+    let (start, end) = static_object(&text).expect("a skeleton holds its object");
     let data = format!(
-        "    static DATA: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {{
+        "static DATA: std::sync::LazyLock<Vec<u8>> = std::sync::LazyLock::new(|| {{
         let packed = include_bytes!({packed:?});
         let mut object = Vec::with_capacity({});
         let mut decoder = ruzstd::decoding::StreamingDecoder::new(&packed[..]).expect(\"a frame\");
@@ -60,4 +58,18 @@ fn compress(object: &Path, skeleton: &Path) {
     );
     fs::write(skeleton, [&text[..start], &data, &text[end..]].concat())
         .expect("OUT_DIR is writable");
+}
+
+/// Where the object is in a skeleton, from its attribute to its semicolon. A skeleton is formatted only where there is a
+/// rustfmt.
+fn static_object(text: &str) -> Option<(usize, usize)> {
+    let section = text.find("\".bpf.objs\"")?;
+    let start = text[..section].rfind('#')?;
+    let value = section + text[section..].find("DATA")?;
+    let mut end = value;
+    // Of the declaration `DATA: [u8; N] = [0, 1];`
+    for token in ['=', ']', ';'] {
+        end += text[end..].find(token)? + 1;
+    }
+    Some((start, end))
 }

@@ -164,17 +164,16 @@ pub fn not_empty(root: &Root) -> anyhow::Result<()> {
     Err(anyhow!("no host in it: neither CPUs (sys/devices/system/cpu) nor proc/stat"))
 }
 
-/// Opens a tree, which must have both parts: without sys there are no CPUs and interfaces, without proc no
-/// interrupts, and a host must not appear to have none.
+/// Opens a tree. Without proc its facts are unknown; without sys there are no CPUs and interfaces, and a host must not
+/// appear to have none.
 fn tree(dir: &Path) -> anyhow::Result<Root> {
+    if dir.is_file() {
+        return Err(anyhow!("it is a file; --snapshot reads a snapshot"));
+    }
     let root = Root::tree(dir)?;
-    for folder in ["sys", "proc"] {
-        // Other errors come from a directory that was not listed when the snapshot in this tree was made.
-        if root.list(&format!("/{folder}")).is_err_and(|error| error.absent) {
-            return Err(anyhow!(
-                "it has no {folder} directory; copy both sys and proc of the host"
-            ));
-        }
+    // Other errors come from a directory that was not listed when the snapshot in this tree was made.
+    if root.list("/sys").is_err_and(|error| error.absent) {
+        return Err(anyhow!("it has no sys directory; copy both sys and proc of the host"));
     }
     Ok(root)
 }

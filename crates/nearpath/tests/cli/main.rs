@@ -107,10 +107,16 @@ fn an_unreadable_host_is_one_line_and_status_1() {
         refused(&[command, &["--root", empty]].concat(), 1, "neither CPUs");
     }
     let no_proc = tempfile::tempdir().unwrap();
-    fs::create_dir(no_proc.path().join("sys")).unwrap();
+    fs::create_dir_all(no_proc.path().join("sys/devices/system/cpu/cpu0")).unwrap();
+    fs::write(no_proc.path().join("sys/devices/system/cpu/online"), "0\n").unwrap();
     let no_proc = no_proc.path().to_str().unwrap();
-    refused(&["show", "--root", no_proc], 1, "no proc");
-    refused(&["show", "irqs", "--json", "--root", no_proc], 1, "no proc");
+    // What is in sys is shown, and what is not, is not shown as none.
+    let (code, out, _) = parts(&nearpath(&["show", "cpus", "--root", no_proc]));
+    assert_eq!((code, out.starts_with("1 CPU online")), (0, true), "{out}");
+    let (code, out, _) = parts(&nearpath(&["show", "irqs", "--root", no_proc]));
+    assert_eq!((code, out.contains("/proc/interrupts: not found")), (0, true), "{out}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    refused(&["show", "--root", file.path().to_str().unwrap()], 1, "--snapshot");
     refused(&["show", "--root", "/no/such/folder"], 1, "/no/such/folder");
     refused(&["show", "--netns", "no-such-namespace"], 1, "no-such-namespace");
     refused(&["show", "--snapshot", "/no/such/file"], 1, "/no/such/file");

@@ -14,9 +14,11 @@ use nearpath_model::{
 };
 use nearpath_tune::{DryRun, Executor, Journal, Live, TuneError, steering};
 use nearpath_views::{json, text};
+use rustix::fs::{OFlags, fcntl_setfl};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Most trials of a file.
@@ -225,6 +227,14 @@ pub(in crate::commands) fn trials_of(file: &Path) -> anyhow::Result<Vec<TrialRep
     Ok(several.trials)
 }
 
+/// Opens a file, or a pipe of the shell's (`<(…)`), without waiting for somebody who opens a FIFO for writing.
+fn open(file: &Path) -> std::io::Result<File> {
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let opened = File::options().read(true).custom_flags(nonblocking).open(file)?;
+    fcntl_setfl(&opened, OFlags::empty())?;
+    Ok(opened)
+}
+
 /// Reads a file given by the user, or standard input for `-`, of at most so many bytes.
 pub(in crate::commands) fn read(file: &Path, max: u64) -> anyhow::Result<Vec<u8>> {
     let cannot = || format!("cannot read {}", file.display());
@@ -232,7 +242,7 @@ pub(in crate::commands) fn read(file: &Path, max: u64) -> anyhow::Result<Vec<u8>
     let length = if file == Path::new("-") {
         std::io::stdin().take(max + 1).read_to_end(&mut bytes).with_context(cannot)?
     } else {
-        let opened = File::open(file).with_context(cannot)?;
+        let opened = open(file).with_context(cannot)?;
         opened.take(max + 1).read_to_end(&mut bytes).with_context(cannot)?
     };
     if length as u64 > max {
