@@ -3,6 +3,7 @@
 
 use crate::{Evidence, text};
 use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::drops::DropMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
@@ -22,6 +23,8 @@ pub struct Context<'a> {
     pub earlier: Option<&'a Host>,
     /// How long packets took from stage to stage in the interval.
     pub measurement: Option<&'a Measurement>,
+    /// Where and why packets were dropped.
+    pub drops: Option<&'a DropMeasurement>,
     /// The CPUs on which packets were allocated and freed.
     pub locality: Option<&'a Locality>,
     /// On which CPUs connections were received and accepted.
@@ -47,8 +50,17 @@ impl<'a> Context<'a> {
         earlier: Option<&'a Host>,
         evidence: impl Into<Evidence<'a>>,
     ) -> Self {
-        let Evidence { stages: measurement, locality, accepts, tcp, memory, workers, vm, txtime } =
-            evidence.into();
+        let Evidence {
+            stages: measurement,
+            drops,
+            locality,
+            accepts,
+            tcp,
+            memory,
+            workers,
+            vm,
+            txtime,
+        } = evidence.into();
         let index = |host: &'a Host| host.irqs.iter().map(|irq| (irq.irq, irq)).collect();
         let earlier_irqs = earlier.map(index).unwrap_or_default();
         let irqs = index(host);
@@ -56,6 +68,7 @@ impl<'a> Context<'a> {
             host,
             earlier,
             measurement,
+            drops,
             locality,
             accepts,
             tcp,

@@ -1,6 +1,7 @@
 //! What was measured beside the facts, an instrument each; all of it may be missing.
 
 use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::drops::DropMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
@@ -12,6 +13,8 @@ use nearpath_model::{Measurement, ScheduledTransmission, Workers};
 pub struct Evidence<'a> {
     /// By the instrument `stages`.
     pub stages: Option<&'a Measurement>,
+    /// By the instrument `drops`.
+    pub drops: Option<&'a DropMeasurement>,
     /// By the instrument `locality`.
     pub locality: Option<&'a Locality>,
     /// By the instrument `accepts`.

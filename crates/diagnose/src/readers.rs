@@ -211,6 +211,7 @@ mod tests {
             inode: 1,
             pids: vec![7],
             drops: None,
+            receive_queue_bytes: None,
         }];
         host.owners = vec![SocketOwner {
             pid: 7,

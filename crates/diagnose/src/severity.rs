@@ -56,7 +56,7 @@ pub(crate) fn of_followed_loss(measurement: &Measurement, lost: u64, arrived: u6
 }
 
 /// A share of packets lost, if it is known, and so many in each second.
-fn of_loss_rate(share: Option<f64>, rate: f64) -> Severity {
+pub(crate) fn of_loss_rate(share: Option<f64>, rate: f64) -> Severity {
     let exceeds = |least_share: f64, least_rate: f64| {
         share.is_none_or(|share| share >= least_share) && rate >= least_rate
     };

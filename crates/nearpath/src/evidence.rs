@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use nearpath_diagnose::Evidence;
 use nearpath_instruments::stages::zoom;
 use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
+use nearpath_model::drops::{DROP_MEASUREMENT_SCHEMA, DropMeasurement};
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
 use nearpath_model::memory::{MEMORY_MEASUREMENT_SCHEMA, MemoryMeasurement};
 use nearpath_model::tcp::{TCP_MEASUREMENT_SCHEMA, TcpMeasurement};
@@ -27,6 +28,8 @@ use std::path::{Path, PathBuf};
 pub struct Measured {
     /// Of `stages`, or why not.
     pub stages: Option<Result<Measurement, String>>,
+    /// Of `drops`, or why not.
+    pub drops: Option<Result<DropMeasurement, String>>,
     /// Of `locality`, or why not.
     pub locality: Option<Result<Locality, String>>,
     /// Of `accepts`, or why not.
@@ -78,6 +81,7 @@ impl Measured {
         }
         Evidence {
             stages: of(&self.stages),
+            drops: of(&self.drops),
             locality: of(&self.locality),
             accepts: of(&self.accepts),
             tcp: of(&self.tcp),
@@ -98,6 +102,7 @@ impl Measured {
         }
         let all = [
             of(STAGES, &self.stages),
+            of(DROPS, &self.drops),
             of(LOCALITY, &self.locality),
             of(ACCEPTS, &self.accepts),
             of(CONNECTIONS, &self.tcp),
@@ -144,6 +149,7 @@ fn with_watch_of(first: Measurement, closer: &Measurement) -> Measurement {
 
 const PACKETS: &str = "packets";
 const STAGES: &str = "stages";
+const DROPS: &str = "drops";
 const LOCALITY: &str = "packets' CPUs";
 const ACCEPTS: &str = "accepts";
 const CONNECTIONS: &str = "TCP connections";
@@ -208,6 +214,8 @@ impl Measured {
         }
         if has("spans") {
             put(&mut self.stages, document, MEASUREMENT_SCHEMA)
+        } else if has("drops") && has("not_packets") {
+            put(&mut self.drops, document, DROP_MEASUREMENT_SCHEMA)
         } else if has("listeners") && has("connections") {
             put(&mut self.tcp, document, TCP_MEASUREMENT_SCHEMA)
         } else if has("listeners") {
@@ -222,7 +230,7 @@ impl Measured {
             put(&mut self.vm, document, VM_MEASUREMENT_SCHEMA)
         } else {
             bail!(
-                "not an output of 'measure stages', 'locality', 'accepts', 'tcp', 'memory', 'workers' or 'vm' with --json, nor of 'bench latency --txtime'"
+                "not an output of 'measure stages', 'drops', 'locality', 'accepts', 'tcp', 'memory', 'workers' or 'vm' with --json, nor of 'bench latency --txtime'"
             )
         }
     }
@@ -357,24 +365,13 @@ mod tests {
             stages: Some(Err(refused())),
             locality: Some(Err(refused())),
             accepts: Some(Err("other".to_owned())),
-            tcp: None,
-            memory: None,
-            workers: None,
-            vm: None,
-            txtime: None,
-            other_look: None,
+            ..Measured::default()
         };
         assert_eq!(notes(nothing), ["nothing was measured: no BTF"]);
         let some = Measured {
             stages: Some(Ok(Measurement::default())),
             locality: Some(Err(refused())),
-            accepts: None,
-            tcp: None,
-            memory: None,
-            workers: None,
-            vm: None,
-            txtime: None,
-            other_look: None,
+            ..Measured::default()
         };
         assert_eq!(notes(some), ["packets' CPUs were not measured: no BTF"]);
         let connections = Measured {

@@ -7,6 +7,7 @@ use crate::evidence::Measured;
 use crate::failure::say;
 use crate::tcp_connections::TcpConnections;
 use nearpath_instruments::accepts::Accepts;
+use nearpath_instruments::drops::Drops;
 use nearpath_instruments::locality::PacketLocality;
 use nearpath_instruments::memory::Memory;
 use nearpath_instruments::stages::{Options, Stages};
@@ -18,6 +19,7 @@ use std::time::Duration;
 /// The instruments of a diagnosis, run as one.
 pub struct Together<'a> {
     stages: AttachAttempt<Stages>,
+    drops: AttachAttempt<Drops<'a>>,
     locality: AttachAttempt<PacketLocality>,
     accepts: AttachAttempt<Accepts<'a>>,
     tcp: AttachAttempt<TcpConnections>,
@@ -43,6 +45,7 @@ impl<'a> Together<'a> {
     ) -> Self {
         Self {
             stages: AttachAttempt::new(stages),
+            drops: AttachAttempt::new(None),
             locality: AttachAttempt::new(locality),
             accepts: AttachAttempt::new(accepts),
             tcp: AttachAttempt::new(tcp),
@@ -52,6 +55,12 @@ impl<'a> Together<'a> {
             knows_processes: false,
             is_first_look: false,
         }
+    }
+
+    /// Counts drops as well.
+    #[must_use]
+    pub fn with_drops(self, drops: Option<Drops<'a>>) -> Self {
+        Self { drops: AttachAttempt::new(drops), ..self }
     }
 
     /// Makes the next measurement the first of two; only stages stop after it ([`Together::look_closer`]).
@@ -72,6 +81,7 @@ impl<'a> Together<'a> {
         Measured {
             stages: None,
             other_look: None,
+            drops: self.drops.take(Instrument::read),
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
             tcp: self.tcp.take(Instrument::read),
@@ -88,6 +98,7 @@ impl<'a> Together<'a> {
     fn report_refused(&self) {
         let refused = [
             &self.stages.refused,
+            &self.drops.refused,
             &self.locality.refused,
             &self.accepts.refused,
             &self.tcp.refused,
@@ -169,6 +180,7 @@ impl Instrument for Together<'_> {
         self.workers.start();
         self.vm.start();
         self.accepts.start();
+        self.drops.start();
         self.locality.start();
         self.stages.start();
         if !is_second {
@@ -206,6 +218,7 @@ impl Instrument for Together<'_> {
 
     fn begin_cost_window(&mut self) {
         self.stages.with(Instrument::begin_cost_window);
+        self.drops.with(Instrument::begin_cost_window);
         self.locality.with(Instrument::begin_cost_window);
         self.accepts.with(Instrument::begin_cost_window);
         self.tcp.with(Instrument::begin_cost_window);
@@ -216,6 +229,7 @@ impl Instrument for Together<'_> {
 
     fn end_cost_window(&mut self) {
         self.stages.with(Instrument::end_cost_window);
+        self.drops.with(Instrument::end_cost_window);
         self.locality.with(Instrument::end_cost_window);
         self.accepts.with(Instrument::end_cost_window);
         self.tcp.with(Instrument::end_cost_window);
@@ -233,6 +247,7 @@ impl Instrument for Together<'_> {
         };
         Ok(Measured {
             stages: self.stages.take(Instrument::read),
+            drops: self.drops.take(Instrument::read),
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
             tcp,
@@ -251,6 +266,7 @@ impl Instrument for Together<'_> {
         }
         Ok(Measured {
             stages: self.stages.take(Instrument::stop),
+            drops: self.drops.take(Instrument::stop),
             locality: self.locality.take(Instrument::stop),
             accepts: self.accepts.take(Instrument::stop),
             tcp: self.tcp.take(Instrument::stop),

@@ -14,7 +14,7 @@ use nearpath_model::{Direction, Finding, Measurement, PathKind, Severity, Span, 
 
 pub(super) const CHECK: Check =
     Check::new("late_packets", "packets that wait for longer than 1ms, whatever the reason", run)
-        .explained_by(&["slow_packets", "latency_tail", "idle_wakeups"]);
+        .explained_by(&["gro_flush", "slow_packets", "latency_tail", "idle_wakeups"]);
 
 /// The share of a span's packets from which they are no tail: tails are `latency_tail`'s.
 const NOTABLE: f64 = 0.01;

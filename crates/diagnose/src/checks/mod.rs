@@ -16,6 +16,7 @@ mod cpu_steal;
 mod dpvs_limits;
 mod driver_discards;
 mod etf_delta;
+mod gro_flush;
 mod hugepages_node;
 mod idle_wakeups;
 mod irqbalance_conflict;
@@ -69,6 +70,7 @@ mod tcp_timeouts;
 mod tcp_unsent_data;
 mod tx_freed_elsewhere;
 mod txtime_clock;
+mod unaccepted;
 mod vm_device_irqs;
 mod vm_halt_polling;
 mod vm_queues;
@@ -103,6 +105,7 @@ pub const CHECKS: &[Check] = &[
     dpvs_limits::CHECK,
     driver_discards::CHECK,
     etf_delta::CHECK,
+    gro_flush::CHECK,
     hugepages_node::CHECK,
     idle_wakeups::CHECK,
     irqbalance_conflict::CHECK,
@@ -156,6 +159,7 @@ pub const CHECKS: &[Check] = &[
     tcp_unsent_data::CHECK,
     tx_freed_elsewhere::CHECK,
     txtime_clock::CHECK,
+    unaccepted::CHECK,
     vm_device_irqs::CHECK,
     vm_halt_polling::CHECK,
     vm_queues::CHECK,

@@ -1,7 +1,8 @@
 //! Packets that the kernel dropped on their way, for reasons that no other check has.
 //!
-//! Input: the drops of the packets that were followed, by reason and device. Output: one finding for each reason for which
-//! a notable share of them was dropped. Full receive buffers, backlogs, qdiscs and listeners have checks of their own.
+//! Input: the drops that the instrument `drops` counted; without it those of the packets that were followed. Output: one
+//! finding for each reason for which a notable share of packets was dropped, or, where the kernel gives no reason, for each
+//! function. Full receive buffers, backlogs, qdiscs and listeners have checks of their own.
 //!
 //! Drops that are configured (a firewall, an XDP program, a filter), and those of packets to ports without a listener, may be
 //! intended: such a finding is never critical, and a warning from 1% of the packets only.
@@ -9,13 +10,13 @@
 //! Rules: include/net/dropreason-core.h; kernels before 5.17 give no reasons, there the function says it for a few.
 
 use super::slow_packets::ENOUGH;
-use crate::counters::{ratio, total};
+use crate::counters::total;
 use crate::severity::EVENTS_PER_S;
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::drops::in_short;
+use nearpath_model::drops::{DropMeasurement, DropStage, in_short};
 use nearpath_model::{
-    Direction, Finding, InterfaceFile, Nic, NicKind, ProposedChange, SettingFile, Severity,
-    StageDrop, Subject,
+    Direction, Finding, InterfaceFile, Measurement, Nic, NicKind, ProposedChange, SettingFile,
+    Severity, Subject,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +35,8 @@ const NOTABLE: f64 = 0.001;
 const MANY: f64 = 0.01;
 /// The longest title that is not cut on a screen.
 const LONGEST_TITLE: usize = 66;
+/// Stages in which packets are sent.
+const SENDING: [DropStage; 2] = [DropStage::Qdisc, DropStage::Transmit];
 /// And how many in each second.
 const NOTABLE_PER_S: f64 = EVENTS_PER_S / 10.0;
 
@@ -80,7 +83,7 @@ const fn rule(reason: &'static str, intended: bool, hint: &'static str) -> Rule 
 }
 
 /// The first that fits.
-const RULES: [Rule; 15] = [
+const RULES: [Rule; 17] = [
     rule(
         "NETFILTER_",
         true,
@@ -125,6 +128,18 @@ const RULES: [Rule; 15] = [
         "Look at routes and addresses: ip route get ADDRESS, ip -s route; nstat -az shows the counters.",
     ),
     rule(
+        "FRAG_",
+        false,
+        "Fragments whose rest does not come, or that do not fit into net.ipv4.ipfrag_high_thresh (nstat -az '*Reasm*'): \
+         datagrams that fit into the MTU of the path are not fragmented.",
+    ),
+    rule(
+        "NFQUEUE_FULL",
+        false,
+        "The program that decides about them does not keep up: cat /proc/net/netfilter/nfnetlink_queue shows its queue and \
+         its process.",
+    ),
+    rule(
         "FULL_RING",
         false,
         "The reader of the device does not keep up: a virtual machine, a VPN. A longer ring holds bursts.",
@@ -132,86 +147,184 @@ const RULES: [Rule; 15] = [
     rule("", false, "nearpath measure drops lists them by function, device and flow."),
 ];
 
+/// Packets that were dropped for one reason, on one side of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Why<'a> {
+    /// The kernel's, or what its function stands for.
+    Reason(&'a str),
+    /// The kernel gives none: the function.
+    Place(&'a str),
+}
+
+/// Some of them.
+struct Dropped<'a> {
+    why: Why<'a>,
+    direction: Direction,
+    function: &'a str,
+    after: Option<&'a str>,
+    device: Option<&'a str>,
+    meaning: Option<&'a str>,
+    packets: u64,
+}
+
+/// Over what time they were counted, and how many others came through in each second.
+#[derive(Clone, Copy)]
+struct Base {
+    seconds: f64,
+    arrived_per_s: f64,
+}
+
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
     let Some(measurement) = context.measurement else {
         outcome.not_checked("no measurement: which packets are dropped is not known");
         return outcome;
     };
-    let mut by_reason: BTreeMap<(String, Direction), Vec<&StageDrop>> = BTreeMap::new();
-    for drop in &measurement.drops {
-        if let Some(reason) = reason(drop).filter(|reason| !is_elsewhere(context, drop, reason)) {
-            by_reason.entry((text::clean(reason), drop.direction)).or_default().push(drop);
-        }
+    let observed_s = measurement.observed_time_s().max(f64::MIN_POSITIVE);
+    let arrived_per_s = measurement.packets.completed as f64 / observed_s;
+    let (seconds, all) = match context.drops {
+        Some(drops) => (drops.duration_s.max(f64::MIN_POSITIVE), counted(drops)),
+        None => (observed_s, followed(measurement)),
+    };
+    let base = Base { seconds, arrived_per_s };
+    let mut by_reason: BTreeMap<(Why<'_>, Direction), Vec<Dropped<'_>>> = BTreeMap::new();
+    for drop in all.into_iter().filter(|drop| !is_elsewhere(context, drop)) {
+        by_reason.entry((drop.why, drop.direction)).or_default().push(drop);
     }
-    let found = by_reason.iter().filter_map(|((reason, direction), drops)| {
-        finding(context, measurement, reason, *direction, drops)
-    });
+    let found = by_reason
+        .iter()
+        .filter_map(|((why, direction), drops)| finding(context, base, *why, *direction, drops));
     outcome.findings.extend(found);
     outcome
 }
 
-/// The kernel's reason; where it has none, the one that the function stands for.
-fn reason(drop: &StageDrop) -> Option<&str> {
-    match drop.reason.as_deref() {
-        Some(reason) if reason != "NOT_SPECIFIED" => Some(reason),
-        _ => match drop.function.as_str() {
-            "nf_hook_slow" | "nf_hook_slow_list" | "nft_do_chain" | "ipt_do_table" => {
-                Some("NETFILTER_DROP")
-            }
-            "tun_net_xmit" => Some("FULL_RING"),
-            _ => None,
+/// All drops in the interval. A packet that is on no device, or about to be sent on one, is sent by this host.
+fn counted(drops: &DropMeasurement) -> Vec<Dropped<'_>> {
+    let all = drops.drops.iter().filter_map(|drop| {
+        let is_sent = drop.device.is_none() || SENDING.contains(&drop.stage);
+        Some(Dropped {
+            why: why(drop.reason.as_deref(), &drop.function)?,
+            direction: if is_sent { Direction::Tx } else { Direction::Rx },
+            function: &drop.function,
+            after: None,
+            device: drop.device.as_deref(),
+            meaning: drop.meaning.as_deref(),
+            packets: drop.packets,
+        })
+    });
+    all.collect()
+}
+
+/// Those of the packets that were followed.
+fn followed(measurement: &Measurement) -> Vec<Dropped<'_>> {
+    let all = measurement.drops.iter().filter_map(|drop| {
+        Some(Dropped {
+            why: why(drop.reason.as_deref(), &drop.function)?,
+            direction: drop.direction,
+            function: &drop.function,
+            after: Some(&drop.after),
+            device: drop.device.as_deref(),
+            meaning: drop.meaning.as_deref(),
+            packets: drop.packets,
+        })
+    });
+    all.collect()
+}
+
+/// Functions that stand for a reason where the kernel gives none.
+const PLACES: [(&str, &str); 11] = [
+    ("nf_hook_slow", "NETFILTER_DROP"),
+    ("nf_hook_slow_list", "NETFILTER_DROP"),
+    ("nft_do_chain", "NETFILTER_DROP"),
+    ("ipt_do_table", "NETFILTER_DROP"),
+    ("nf_queue", "NFQUEUE_FULL"),
+    ("tun_net_xmit", "FULL_RING"),
+    ("ip_defrag", "FRAG_REASM"),
+    ("ip_frag_queue", "FRAG_REASM"),
+    ("ipv6_frag_rcv", "FRAG_REASM"),
+    ("ip6_frag_queue", "FRAG_REASM"),
+    ("nf_ct_frag6_gather", "FRAG_REASM"),
+];
+
+/// Reasons that no kernel gives.
+const OURS: [&str; 3] = ["NFQUEUE_FULL", "FRAG_REASM", "NOT_SPECIFIED"];
+
+/// The kernel's reason, or what the function stands for. Kernels without any reasons free packets there that are no loss:
+/// then a function that is not known tells nothing.
+fn why<'a>(reason: Option<&'a str>, function: &'a str) -> Option<Why<'a>> {
+    let place = || PLACES.iter().find(|(place, _)| *place == function);
+    match reason {
+        Some(reason) if reason != "NOT_SPECIFIED" => Some(Why::Reason(reason)),
+        told => match place() {
+            Some((_, reason)) => Some(Why::Reason(reason)),
+            // Of other families.
+            None if function.starts_with("unix_") || function.starts_with("netlink_") => None,
+            None => told.map(|_| Why::Place(function)),
         },
     }
 }
 
-fn is_elsewhere(context: &Context<'_>, drop: &StageDrop, reason: &str) -> bool {
+fn is_elsewhere(context: &Context<'_>, drop: &Dropped<'_>) -> bool {
+    let Why::Reason(reason) = drop.why else { return false };
     let is_of_qdisc = ["QDISC_", "FQ_", "CAKE_", "DUALPI2_"].iter().any(|q| reason.starts_with(q));
     if is_of_qdisc {
         // qdisc_drops has those of this network namespace.
-        let device = drop.device.as_deref();
-        return context.nics().any(|nic| Some(nic.name.as_str()) == device && nic.qdiscs.is_some());
+        let is_it = |nic: &Nic| Some(nic.name.as_str()) == drop.device && nic.qdiscs.is_some();
+        return context.nics().any(is_it);
     }
     ELSEWHERE.contains(&reason)
 }
 
 fn finding(
     context: &Context<'_>,
-    measurement: &nearpath_model::Measurement,
-    reason: &str,
+    base: Base,
+    why: Why<'_>,
     direction: Direction,
-    drops: &[&StageDrop],
+    drops: &[Dropped<'_>],
 ) -> Option<Finding> {
     let lost = total(drops.iter().map(|drop| drop.packets));
-    let arrived = measurement.packets.completed;
-    let all = arrived.saturating_add(lost);
-    let share = ratio(lost, all)?;
-    let rate = lost as f64 / measurement.observed_time_s().max(f64::MIN_POSITIVE);
+    let rate = lost as f64 / base.seconds;
+    let share = rate / (rate + base.arrived_per_s).max(f64::MIN_POSITIVE);
+    let reason = match why {
+        Why::Reason(reason) => reason,
+        Why::Place(_) => "NOT_SPECIFIED",
+    };
+    let reason = &text::clean(reason);
     let rule = RULES.iter().find(|rule| reason.starts_with(rule.reason))?;
-    let is_notable = match rule.intended {
-        true => share >= NOTABLE && rate >= NOTABLE_PER_S,
-        false => rate >= 1.0,
+    let is_known = matches!(why, Why::Reason(_));
+    let is_notable = match (is_known, rule.intended) {
+        (true, false) => rate >= 1.0,
+        (true, true) => share >= NOTABLE && rate >= NOTABLE_PER_S,
+        // What is freed there may be no loss.
+        (false, _) => share >= MANY && rate >= NOTABLE_PER_S,
     };
     if lost < ENOUGH || !is_notable {
         return None;
     }
-    let severity = severity::of_followed_loss(measurement, lost, arrived);
+    let severity = severity::of_loss_rate(Some(share), rate);
     let severity = match rule.intended {
         true if share < MANY => Severity::Info,
         true => severity.min(Severity::Warning),
+        false if !is_known => severity.min(Severity::Warning),
         false => severity,
     };
-    let devices: BTreeSet<&str> = drops.iter().filter_map(|drop| drop.device.as_deref()).collect();
+    let devices: BTreeSet<&str> = drops.iter().filter_map(|drop| drop.device).collect();
     let devices: Vec<String> = devices.into_iter().take(NAMED).map(text::clean).collect();
     let (kind, way) = match direction {
         Direction::Rx => ("received packets", "packets received on"),
         Direction::Tx => ("sent packets", "packets sent on"),
     };
-    let meaning = drops.iter().find_map(|drop| drop.meaning.as_deref());
-    let meaning = match (reason, meaning) {
+    let meaning = drops.iter().find_map(|drop| drop.meaning);
+    let meaning = match (reason.as_str(), meaning) {
         // A function that stands for the reason has the meaning of no reason.
         ("NETFILTER_DROP", _) => "dropped by a firewall rule".to_owned(),
         ("FULL_RING", _) => "dropped: ring full".to_owned(),
+        ("FRAG_REASM", _) => "dropped: not reassembled".to_owned(),
+        ("NFQUEUE_FULL", _) => "dropped: NFQUEUE full".to_owned(),
+        ("NOT_SPECIFIED", _) => match why {
+            Why::Place(function) => format!("dropped in {}", text::clean(function)),
+            Why::Reason(_) => "dropped".to_owned(),
+        },
         (_, Some(meaning)) if meaning.starts_with("dropped") => text::clean(in_short(meaning)),
         (_, Some(meaning)) => format!("dropped: {}", text::clean(in_short(meaning))),
         (_, None) => format!("dropped: {reason}"),
@@ -225,9 +338,9 @@ fn finding(
     let by_name = format!("{share_of} of {kind} dropped: {reason}");
     let fits = |title: &String| title.chars().count() <= LONGEST_TITLE;
     let title = on_one.into_iter().chain([of_all]).find(fits).unwrap_or(by_name);
-    let mut by_place: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let mut by_place: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
     for drop in drops {
-        let count = by_place.entry((drop.function.as_str(), drop.after.as_str())).or_default();
+        let count = by_place.entry((drop.function, drop.after)).or_default();
         *count = count.saturating_add(drop.packets);
     }
     let mut by_place: Vec<_> = by_place.into_iter().collect();
@@ -237,21 +350,30 @@ fn finding(
         false => format!(" on {}", text::list(&devices)),
     };
     let mut finding = Finding::new(severity, title)
-        .share(Some(share), text::short(all) + " packets that were followed")
+        .share(
+            Some(share),
+            format!("{} packets per second", text::digits(rate + base.arrived_per_s)),
+        )
         .about(devices.iter().map(|device| Subject::Nic(device.clone())))
         .evidence(format!(
-            "{} packets were dropped{on} while measured, {} per second, for the reason {reason}.",
+            "{} packets were dropped{on} while measured, {} per second{}.",
             text::short(lost),
             text::digits(rate),
+            if OURS.contains(&reason.as_str()) {
+                String::new()
+            } else {
+                format!(", for the reason {reason}")
+            }
         ));
     for ((function, after), count) in by_place.into_iter().take(NAMED) {
         finding = finding.evidence(format!(
-            "{} by {} after {}.",
+            "{} by {}{}.",
             text::count(count, "packet"),
             text::clean(function),
-            text::clean(after)
+            after.map_or_else(String::new, |after| format!(" after {}", text::clean(after)))
         ));
     }
+    finding.evidence.extend(main_flow(context, reason, lost));
     // A full table drops by the same function as a rule does.
     let full = context.earlier.and(context.counter("conntrack.drop")).unwrap_or(0);
     if reason == "NETFILTER_DROP" && context.per_second(full) >= rate / 2.0 {
@@ -263,12 +385,21 @@ fn finding(
     Some(finding.evidence(rule.hint))
 }
 
+/// The flow of most of these packets.
+fn main_flow(context: &Context<'_>, reason: &str, lost: u64) -> Option<String> {
+    let flows = context.drops.iter().flat_map(|drops| &drops.flows);
+    let reason = if OURS.contains(&reason) { "NOT_SPECIFIED" } else { reason };
+    let its = flows.filter(|flow| flow.reason.as_deref() == Some(reason));
+    let most = its.max_by_key(|flow| flow.packets)?;
+    let is_main = most.packets.saturating_mul(2) >= lost;
+    (is_main && most.packets <= lost).then(|| format!("Most are of {}.", text::clean(&most.flow)))
+}
+
 /// Longer rings of the taps that dropped packets: a tap's ring holds as many packets as its transmit queue is long
 /// (`tun_queue_resize` of drivers/net/tun.c). Those of veths are fixed.
-fn longer_rings(context: &Context<'_>, drops: &[&StageDrop]) -> Vec<ProposedChange> {
+fn longer_rings(context: &Context<'_>, drops: &[Dropped<'_>]) -> Vec<ProposedChange> {
     let has_dropped = |nic: &&Nic| {
-        nic.kind == NicKind::Tap
-            && drops.iter().any(|drop| drop.device.as_deref() == Some(nic.name.as_str()))
+        nic.kind == NicKind::Tap && drops.iter().any(|drop| drop.device == Some(nic.name.as_str()))
     };
     let change = |nic: &Nic| {
         let ring = SettingFile::interface(&nic.name, InterfaceFile::TxQueueLen);

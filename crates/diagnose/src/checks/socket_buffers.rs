@@ -12,7 +12,9 @@
 use crate::buffers;
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::{Finding, ProposedChange, Socket, SocketOwner, StageDrop, Subject, Sysctl};
+use nearpath_model::{
+    Finding, ProposedChange, Socket, SocketOwner, StageDrop, Subject, Sysctl, Whose,
+};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -40,11 +42,11 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         outcome.not_checked(format!("the counters of UDP and TCP are unknown{why}"));
         return outcome;
     }
-    let here = [datagrams(context), segments(context)];
-    if here.iter().all(Option::is_none) {
+    outcome.findings = datagrams(context);
+    outcome.findings.extend(segments(context));
+    if outcome.findings.is_empty() {
         outcome.findings.extend(elsewhere(context));
     }
-    outcome.findings.extend(here.into_iter().flatten());
     outcome
 }
 
@@ -67,14 +69,62 @@ fn finding(context: &Context<'_>, what: &str, lost: u64, arrived: u64) -> Option
     )
 }
 
-fn datagrams(context: &Context<'_>) -> Option<Finding> {
-    let lost = sum(context, &["Udp.RcvbufErrors", "Udp6.RcvbufErrors"]);
+/// The sockets that nobody reads, and all others.
+fn datagrams(context: &Context<'_>) -> Vec<Finding> {
+    let all = sum(context, &["Udp.RcvbufErrors", "Udp6.RcvbufErrors"]);
     let arrived = sum(context, &["Udp.InDatagrams", "Udp6.InDatagrams"]);
+    let (unread, others): (Vec<_>, Vec<_>) =
+        dropping(context).into_iter().partition(|(socket, _)| is_unread(context, socket));
+    let to_unread = total(unread.iter().map(|(_, lost)| *lost)).min(all);
+    let unread = unread_sockets(context, &unread, to_unread, arrived);
+    let others = full_sockets(context, &others, all - to_unread, arrived);
+    unread.into_iter().chain(others).collect()
+}
+
+/// Datagrams to sockets that nobody reads: their senders may not care, and no setting helps.
+fn unread_sockets(
+    context: &Context<'_>,
+    sockets: &[(&Socket, u64)],
+    lost: u64,
+    arrived: u64,
+) -> Option<Finding> {
+    let mut finding = finding(context, "datagram", lost, arrived)?.of(Whose::Application);
+    let dropped = text::count(lost, "datagram");
+    let (first, _) = sockets.first()?;
+    finding.title = match (sockets.len(), owner(context, first)) {
+        (1, Some(owner)) => {
+            let comm = text::clean(&owner.comm);
+            format!("{comm} does not read port {}: {dropped} dropped", first.port)
+        }
+        (1, None) => format!("Nobody reads port {}: {dropped} dropped", first.port),
+        (number, _) => format!("Nobody reads {number} sockets: {dropped} dropped"),
+    };
+    for &(socket, lost) in sockets.iter().take(NAMED) {
+        let queued = text::bytes(socket.receive_queue_bytes.unwrap_or(0));
+        finding = finding.about([Subject::Port(socket.port)]).evidence(format!(
+            "{}: {queued} waited unread all the time, and {} dropped.",
+            named(context, socket),
+            match lost {
+                1 => "1 datagram was".to_owned(),
+                _ => format!("{lost} datagrams were"),
+            }
+        ));
+    }
+    Some(finding.evidence(
+        "Its process is to read the socket, or to close it. A larger buffer would fill as well.",
+    ))
+}
+
+fn full_sockets(
+    context: &Context<'_>,
+    sockets: &[(&Socket, u64)],
+    lost: u64,
+    arrived: u64,
+) -> Option<Finding> {
     let mut finding = finding(context, "datagram", lost, arrived)?.evidence(
         "A socket that sets SO_RCVBUF itself gets that size, up to net.core.rmem_max; others \
          have net.core.rmem_default.",
     );
-    let sockets = dropping(context);
     if let Some((socket, _)) = sockets.first().filter(|(_, most)| most.saturating_mul(2) >= lost)
         && let Some(owner) = owner(context, socket)
     {
@@ -105,6 +155,25 @@ fn datagrams(context: &Context<'_>) -> Option<Finding> {
         finding = finding.change(change(Sysctl::RmemMax, (max, wanted), why));
     }
     Some(finding)
+}
+
+/// Whether nobody read a socket: it was as full at the start of the interval as at its end, its process hardly ran, and
+/// none of the late packets that readers received was from it.
+fn is_unread(context: &Context<'_>, socket: &Socket) -> bool {
+    let now = socket.receive_queue_bytes.unwrap_or(0);
+    let earlier = context.earlier.iter().flat_map(|host| &host.sockets);
+    let mut then = earlier.filter(|then| key(then) == key(socket));
+    let before = then.next().and_then(|then| then.receive_queue_bytes).unwrap_or(0);
+    let is_busy = owner(context, socket).and_then(|owner| context.is_busy(owner));
+    let stood = now.min(before) > 0 && now.abs_diff(before) <= now / 10;
+    let outliers = context.measurement.iter().flat_map(|measured| &measured.outliers);
+    let was_read = || outliers.clone().any(|one| context.ports_read_of(one).contains(&socket.port));
+    stood && is_busy != Some(true) && !was_read()
+}
+
+/// Identifies a socket in two readings.
+fn key(socket: &Socket) -> (nearpath_model::SocketProtocol, u64, u16, std::net::IpAddr) {
+    (socket.protocol, socket.inode, socket.port, socket.address)
 }
 
 /// Packets that were followed to a full buffer that no counter of this network namespace knows.
@@ -149,7 +218,6 @@ fn elsewhere(context: &Context<'_>) -> Option<Finding> {
 
 /// The UDP sockets that dropped datagrams, those with the most first.
 fn dropping<'a>(context: &Context<'a>) -> Vec<(&'a Socket, u64)> {
-    let key = |socket: &Socket| (socket.protocol, socket.inode, socket.port, socket.address);
     let then: BTreeMap<_, u64> = context
         .earlier
         .iter()

@@ -24,10 +24,18 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let Some(measured) = context.tcp_measured(&mut outcome) else { return outcome };
     let waits = |c: &&TcpConnection| is_limited(c, TcpLimit::Reader) && !c.closed;
     let (here, there): (Vec<_>, Vec<_>) =
-        with_others(measured).filter(waits).partition(|c| is_receiving(c));
+        with_others(measured).filter(waits).partition(|c| is_read_here(c));
     outcome.findings.extend(of_this_host(measured, here));
     outcome.findings.extend(of_peers(measured, there));
     outcome
+}
+
+/// Whether it waits for the application of this end: the one that has unread data, whoever sent more before.
+fn is_read_here(connection: &TcpConnection) -> bool {
+    match (connection.receive_queue_bytes, connection.send_queue_bytes) {
+        (0, 0) => is_receiving(connection),
+        (unread, unsent) => unread > unsent,
+    }
 }
 
 fn of_this_host(measured: &TcpMeasurement, mut waiting: Vec<&TcpConnection>) -> Option<Finding> {
@@ -70,7 +78,7 @@ fn of_peers(measured: &TcpMeasurement, mut waiting: Vec<&TcpConnection>) -> Opti
 }
 
 fn figures(c: &TcpConnection) -> String {
-    let queue = match is_receiving(c) {
+    let queue = match is_read_here(c) {
         true => format!("{} unread", text::bytes(c.receive_queue_bytes.into())),
         false => format!("{} in the send queue", text::bytes(c.send_queue_bytes.into())),
     };

@@ -117,6 +117,8 @@ proptest! {
             }
             let locality = other.locality.as_ref().or(fixture.locality.as_ref());
             let locality = locality.map(|m| mutated(m, &mutations[1..]));
+            let drops = other.drops.as_ref().or(fixture.drops.as_ref());
+            let drops = drops.map(|m| mutated(m, &mutations[1..]));
             let accepts = other.accepts.as_ref().or(fixture.accepts.as_ref());
             let accepts = accepts.map(|m| mutated(m, &mutations[1..]));
             let tcp = other.tcp.as_ref().or(fixture.tcp.as_ref());
@@ -131,6 +133,7 @@ proptest! {
             let txtime = txtime.map(|m| mutated(m, &mutations[1..]));
             let evidence = Evidence {
                 stages: measurement.as_ref(),
+                drops: drops.as_ref(),
                 locality: locality.as_ref(),
                 accepts: accepts.as_ref(),
                 tcp: tcp.as_ref(),

@@ -10,6 +10,7 @@
 
 use nearpath_diagnose::{CheckOutcome, Evidence};
 use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::drops::DropMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
 use nearpath_model::tcp::TcpMeasurement;
@@ -28,6 +29,7 @@ pub struct Fixture {
     pub host: Host,
     pub earlier: Option<Host>,
     pub measurement: Option<Measurement>,
+    pub drops: Option<DropMeasurement>,
     pub locality: Option<Locality>,
     pub accepts: Option<AcceptMeasurement>,
     pub tcp: Option<TcpMeasurement>,
@@ -42,6 +44,7 @@ impl Fixture {
     pub fn evidence(&self) -> Evidence<'_> {
         Evidence {
             stages: self.measurement.as_ref(),
+            drops: self.drops.as_ref(),
             locality: self.locality.as_ref(),
             accepts: self.accepts.as_ref(),
             tcp: self.tcp.as_ref(),
@@ -79,6 +82,7 @@ pub fn load(path: &Path) -> Fixture {
             "host",
             "earlier",
             "measurement",
+            "drops",
             "locality",
             "accepts",
             "tcp",
@@ -107,6 +111,7 @@ pub fn load(path: &Path) -> Fixture {
         host: typed(path, host, &templates),
         earlier,
         measurement: measured(path, &fixture["measurement"], &templates),
+        drops: measured(path, &fixture["drops"], &templates["drop_totals"]),
         locality: measured(path, &fixture["locality"], &templates),
         accepts: measured(path, &fixture["accepts"], &templates),
         tcp: measured(path, &fixture["tcp"], &templates["tcp"]),

@@ -189,6 +189,8 @@ impl Context<'_> {
             driver_counters: unknown
                 .take("driver_counters", fact(&mut answers.driver_counters, index)),
             tx_timeouts,
+            gro_flush_timeout_ns: interface.gro_flush_timeout_ns,
+            napi_defer_hard_irqs: interface.napi_defer_hard_irqs,
             bond: interface.bond,
             name: interface.name,
         };

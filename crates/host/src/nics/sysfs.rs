@@ -33,6 +33,10 @@ pub(super) struct Interface {
     pub master: Option<String>,
     /// Names of its lower devices.
     pub lower: Vec<String>,
+    /// `gro_flush_timeout`, in nanoseconds.
+    pub gro_flush_timeout_ns: Option<u64>,
+    /// `napi_defer_hard_irqs`.
+    pub napi_defer_hard_irqs: Option<u32>,
     /// `ARPHRD_*`.
     pub hardware_type: Option<u32>,
     /// DEVTYPE in `uevent`: `bridge`, `vlan`, `bond`.
@@ -116,6 +120,8 @@ pub(super) fn read(root: &Root, name: &str, notes: &mut Notes) -> Option<Interfa
             .iter()
             .filter_map(|e| Some(e.name.strip_prefix("lower_")?.to_owned()))
             .collect(),
+        gro_flush_timeout_ns: text("gro_flush_timeout").and_then(|ns| ns.parse().ok()),
+        napi_defer_hard_irqs: text("napi_defer_hard_irqs").and_then(|polls| polls.parse().ok()),
         hardware_type: text("type").and_then(|t| t.parse().ok()),
         devtype: text("uevent").and_then(|uevent| {
             uevent.lines().find_map(|line| Some(line.strip_prefix("DEVTYPE=")?.to_owned()))

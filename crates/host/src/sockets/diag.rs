@@ -22,6 +22,7 @@ use std::io;
 /// words counts drops (include/uapi/linux/{inet_diag,sock_diag}.h).
 const HEADER_BYTES: usize = 72;
 const INET_DIAG_SKMEMINFO: u16 = 7;
+const SK_MEMINFO_RMEM_ALLOC: usize = 0;
 const SK_MEMINFO_DROPS: usize = 8;
 
 /// The receiving sockets of a protocol: listening TCP, and UDP.
@@ -79,6 +80,7 @@ fn request(protocol: SocketProtocol, v6: bool) -> InetRequest {
 /// The socket of a reply; `None` if it is truncated.
 fn socket(protocol: SocketProtocol, reply: &[u8]) -> Option<Socket> {
     let header = InetResponseHeader::parse(reply).ok()?;
+    let memory = |word| memory(reply, word).filter(|_| protocol == SocketProtocol::Udp);
     Some(Socket {
         protocol,
         address: header.socket_id.source_address,
@@ -86,15 +88,16 @@ fn socket(protocol: SocketProtocol, reply: &[u8]) -> Option<Socket> {
         connected: header.state == TCP_ESTABLISHED,
         inode: header.inode.into(),
         pids: Vec::new(),
-        drops: if protocol == SocketProtocol::Udp { drops(reply) } else { None },
+        drops: memory(SK_MEMINFO_DROPS),
+        receive_queue_bytes: memory(SK_MEMINFO_RMEM_ALLOC),
     })
 }
 
-/// What the socket has dropped, if the kernel reports it.
-fn drops(reply: &[u8]) -> Option<u64> {
+/// A number of the socket's memory and drops, if the kernel reports it.
+fn memory(reply: &[u8], number: usize) -> Option<u64> {
     let mut attributes = attributes(reply.get(HEADER_BYTES..)?);
     let (_, memory) = attributes.find(|(kind, _)| *kind == INET_DIAG_SKMEMINFO)?;
-    let word = memory.get(SK_MEMINFO_DROPS * 4..)?.first_chunk::<4>()?;
+    let word = memory.get(number * 4..)?.first_chunk::<4>()?;
     Some(u32::from_ne_bytes(*word).into())
 }
 

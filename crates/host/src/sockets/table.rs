@@ -64,7 +64,8 @@ pub fn parse_sockets(bytes: &[u8], protocol: SocketProtocol, order: ByteOrder) -
         let Some(connected) = words.nth(1).and_then(|state| connected(state, protocol)) else {
             continue;
         };
-        let (address, inode) = (address(local, order), words.nth(5).and_then(number));
+        let queued = words.next().and_then(receive_queue);
+        let (address, inode) = (address(local, order), words.nth(4).and_then(number));
         let (Some((address, port)), Some(inode)) = (address, inode) else {
             table.malformed += 1;
             continue;
@@ -78,10 +79,23 @@ pub fn parse_sockets(bytes: &[u8], protocol: SocketProtocol, order: ByteOrder) -
             SocketProtocol::Udp => words.nth(2).and_then(number),
             SocketProtocol::Tcp => None,
         };
-        let pids = Vec::new();
-        table.sockets.push(Socket { protocol, address, port, connected, inode, pids, drops });
+        table.sockets.push(Socket {
+            protocol,
+            address,
+            port,
+            connected,
+            inode,
+            pids: Vec::new(),
+            drops,
+            receive_queue_bytes: queued.filter(|_| protocol == SocketProtocol::Udp),
+        });
     }
     table
+}
+
+/// The bytes of `00000000:00000300`, the queues to send and to read.
+fn receive_queue(text: &[u8]) -> Option<u64> {
+    u64::from_str_radix(str::from_utf8(text).ok()?.split_once(':')?.1, 16).ok()
 }
 
 /// `0100007F:1F90`, or four such groups for IPv6. The kernel prints the words of an address in its own byte

@@ -74,6 +74,12 @@ pub struct Nic {
     /// How often the watchdog found a transmit queue stuck (`queues/tx-*/tx_timeout`), summed over queues.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tx_timeouts: Option<u64>,
+    /// `gro_flush_timeout`: how long received packets are held at most, in nanoseconds; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gro_flush_timeout_ns: Option<u64>,
+    /// `napi_defer_hard_irqs`: so many empty polls pass before interrupts are enabled again; `None` before 5.8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub napi_defer_hard_irqs: Option<u32>,
     /// How a bond distributes packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bond: Option<Bond>,

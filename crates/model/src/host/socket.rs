@@ -24,6 +24,9 @@ pub struct Socket {
     /// Datagrams that it dropped, nearly all because its receive buffer was full; `None` of TCP, or if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drops: Option<u64>,
+    /// Bytes of memory that its unread datagrams take; `None` of TCP, or if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive_queue_bytes: Option<u64>,
 }
 
 /// A transport protocol.

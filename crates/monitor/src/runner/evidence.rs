@@ -157,6 +157,8 @@ impl Window {
     pub fn evidence(&self) -> Evidence<'_> {
         Evidence {
             stages: self.stages.as_ref(),
+            // Those that were followed: its own reading of drops is of the whole machine.
+            drops: None,
             locality: self.locality.as_ref(),
             accepts: self.accepts.as_ref(),
             tcp: self.tcp.as_ref(),

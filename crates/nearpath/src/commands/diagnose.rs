@@ -17,11 +17,13 @@ use nearpath_diagnose::diagnose;
 use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted, entered_netns};
 use nearpath_instruments::Filter;
 use nearpath_instruments::accepts::{self, Accepts};
+use nearpath_instruments::drops::{self, Drops};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::memory::{self, Memory};
 use nearpath_instruments::stages::{Options, Stages, zoom};
 use nearpath_instruments::vm::{LATE_INTO_VM, VmPackets};
 use nearpath_instruments::workers::{self, Workers};
+use nearpath_model::drops::Shown;
 use nearpath_model::shell::word;
 use nearpath_model::{Detail, Diagnosis, Host, Protocol, Severity};
 use nearpath_monitor::recording::Replay;
@@ -30,6 +32,8 @@ use std::time::Duration;
 
 /// Share of the time for the first, coarse measurement, and its maximum.
 const FIRST_LOOK: u32 = 4;
+/// Flows of dropped packets that checks may name.
+const FLOWS: usize = 16;
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
@@ -325,6 +329,11 @@ impl Looking {
         let wants = |what| self.measure.contains(&what);
         let stages =
             wants(What::Stages).then(|| Stages::new(topology, self.at_first(host, &filter)));
+        let drops = wants(What::Stages).then(|| {
+            let (filter, btf_file) = (filter.clone(), btf_file.clone());
+            let shown = Shown { per: None, top: FLOWS };
+            Drops::new(root, drops::Options { filter, shown, btf_file })
+        });
         let locality = wants(What::Locality).then(|| {
             let (filter, btf_file) = (filter.clone(), btf_file.clone());
             let options = locality::Options { filter, btf_file, ..Default::default() };
@@ -361,6 +370,7 @@ impl Looking {
             let btf_file = self.timing.time.btf.clone();
             VmPackets::new(root, host, btf_file).from_nics().explaining(Some(LATE_INTO_VM))
         });
-        Ok(Together::new(stages, locality, accepts, tcp, memory, workers, vm))
+        let together = Together::new(stages, locality, accepts, tcp, memory, workers, vm);
+        Ok(together.with_drops(drops))
     }
 }

@@ -214,7 +214,16 @@ mod tests {
     fn socket(inode: u64, port: u16) -> Socket {
         let address = IpAddr::from([0, 0, 0, 0]);
         let protocol = SocketProtocol::Tcp;
-        Socket { protocol, address, port, connected: false, inode, pids: vec![7], drops: None }
+        Socket {
+            protocol,
+            address,
+            port,
+            connected: false,
+            inode,
+            pids: vec![7],
+            drops: None,
+            receive_queue_bytes: None,
+        }
     }
 
     fn member(inode: u64, group: u64, index: Option<u32>) -> ReuseportSocket {

@@ -246,6 +246,8 @@ fn nic(name: &str, kind: NicKind, queues: u32) -> Nic {
         driver_counters: None,
         pcie: None,
         tx_timeouts: None,
+        gro_flush_timeout_ns: None,
+        napi_defer_hard_irqs: None,
         bond: None,
         xdp: None,
     }
