@@ -18,6 +18,7 @@ mod kubelet;
 mod memory;
 mod net_threads;
 mod netns;
+mod nfqueues;
 mod nics;
 pub mod parse;
 mod pci;

@@ -2,8 +2,8 @@
 
 use crate::{ReadError, Root};
 use crate::{
-    cgroups, clocks, counters, daemons, irqs, kernel, kubelet, memory, nics, pci, power, sockets,
-    sysctls, topology, vms,
+    cgroups, clocks, counters, daemons, irqs, kernel, kubelet, memory, nfqueues, nics, pci, power,
+    sockets, sysctls, topology, vms,
 };
 use nearpath_model::{HOST_SCHEMA, Host, Unknown};
 
@@ -67,6 +67,7 @@ pub fn read(root: &Root, wanted: &Wanted) -> Result<Host, ReadError> {
     host.sysctls = sysctls::read(root, &mut notes);
     (host.daemons, host.net_threads) = daemons::read(root, &mut notes);
     host.kubelet = kubelet::read(root, &mut notes);
+    host.nfqueues = nfqueues::read(root, &mut notes);
     host.power = power::read(root, &host.topology.online);
     if wanted.sockets {
         (host.sockets, host.owners) = sockets::read(root, &mut notes);

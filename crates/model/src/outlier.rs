@@ -125,6 +125,9 @@ pub enum ShareKind {
     SocketFull,
     /// Open vSwitch's user space had the packet.
     Upcall,
+    /// The packet left the run that processed it, and another one passed it on: it was in a queue that is not known, of a
+    /// firewall's program (NFQUEUE), for reassembly, decryption or another CPU. The task that passed it on, if one did.
+    Held,
     /// The CPU that the packet was queued for was offline, or went offline and another one took over its queue.
     Offline,
     /// The hypervisor ran something else on the CPU.
@@ -148,6 +151,7 @@ impl ShareKind {
                 | Self::TcpGap
                 | Self::SocketLocked
                 | Self::SocketFull
+                | Self::Held
         )
     }
 

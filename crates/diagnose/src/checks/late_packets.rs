@@ -14,7 +14,7 @@ use nearpath_model::{Direction, Finding, Measurement, PathKind, Severity, Span, 
 
 pub(super) const CHECK: Check =
     Check::new("late_packets", "packets that wait for longer than 1ms, whatever the reason", run)
-        .explained_by(&["gro_flush", "slow_packets", "latency_tail", "idle_wakeups"]);
+        .explained_by(&["gro_flush", "nfqueue", "slow_packets", "latency_tail", "idle_wakeups"]);
 
 /// The share of a span's packets from which they are no tail: tails are `latency_tail`'s.
 const NOTABLE: f64 = 0.01;
@@ -88,19 +88,19 @@ fn finding(measurement: &Measurement, direction: Direction) -> Option<Finding> {
     let (from, to) = (text::clean(&span.from), text::clean(&span.to));
     let (place, hint) = match (direction, to.as_str()) {
         (Direction::Rx, to) if READ.contains(&to) => (
-            "in their socket".to_owned(),
+            "wait in their socket for longer than 1ms".to_owned(),
             "Their reader did not read them in time: check what it does, and its CPU.",
         ),
         (Direction::Tx, "net_dev_start_xmit") => (
-            "in a qdisc".to_owned(),
+            "wait in a qdisc for longer than 1ms".to_owned(),
             "It shapes or paces them, or the device does not take them: look at tc -s qdisc show.",
         ),
         _ => (
-            format!("from {from} to {to}"),
+            format!("are late from {from} to {to}"),
             "measure stages --slow 1ms --outliers 10 follows some of them.",
         ),
     };
-    let title = format!("{} of packets wait {place} for longer than 1ms", text::percent(share));
+    let title = format!("{} of packets {place}", text::percent(share));
     let mut finding = Finding::new(severity, title)
         .share(Some(share), text::packets(span.count))
         .about([Subject::Span(span.from.clone(), span.to.clone())])

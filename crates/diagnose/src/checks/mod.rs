@@ -31,6 +31,7 @@ mod mtu_mismatch;
 mod neighbour_table;
 mod net_rx_concentration;
 mod net_threads_off_node;
+mod nfqueue;
 mod nic_drops;
 mod nic_irq_node;
 mod node_memory;
@@ -120,6 +121,7 @@ pub const CHECKS: &[Check] = &[
     neighbour_table::CHECK,
     net_rx_concentration::CHECK,
     net_threads_off_node::CHECK,
+    nfqueue::CHECK,
     nic_drops::CHECK,
     nic_irq_node::CHECK,
     node_memory::CHECK,

@@ -11,13 +11,13 @@ use crate::severity::LATE_NS;
 use crate::{Check, CheckOutcome, Context, readers, severity, text};
 use nearpath_model::{
     CpuSet, Culprit, Finding, IrqNumber, Measurement, Outlier, Proposal, ProposedChange,
-    SettingFile, Severity, Share, ShareKind, Subject, Whose,
+    SettingFile, Severity, Share, ShareKind, Span, Subject, Whose,
 };
 use std::collections::BTreeSet;
 
 pub(super) const CHECK: Check =
     Check::new("slow_packets", "what slow packets waited for: tasks, interrupts, softirqs", run)
-        .explained_by(&["cpu_steal"]);
+        .explained_by(&["cpu_steal", "nfqueue"]);
 
 /// Slow packets from which their causes say something.
 pub(super) const ENOUGH: u64 = 20;
@@ -176,6 +176,10 @@ const MOST: f64 = 0.5;
 /// Tasks of a program that are moved.
 const MOST_MOVED: usize = 16;
 
+/// Stages from which received packets may be taken into a queue that is not known.
+const BEFORE_SOCKETS: [&str; 5] =
+    ["netif_receive_skb", "ip_rcv", "ipv6_rcv", "udp_rcv", "udpv6_rcv"];
+
 /// Whether a crowd is that of one program.
 fn is_program(crowd: &[&Share]) -> bool {
     crowd.first().is_some_and(|first| crowd.iter().all(|other| is_same_program(first, other)))
@@ -200,6 +204,7 @@ fn finding(
         (Some(who), _) => name_of(who),
         (None, ShareKind::Stolen) => "the hypervisor".to_owned(),
         (None, ShareKind::Offline) => "a CPU".to_owned(),
+        (None, ShareKind::Held) => "something".to_owned(),
         (None, _) if is_program(crowd) => {
             let comm = crowd.iter().find_map(|one| one.who.as_ref()?.comm.as_deref());
             let tasks = text::count(crowd.len() as u64, "task");
@@ -262,6 +267,10 @@ fn finding(
         }
         (ShareKind::Asleep, Some(on)) => format!("Slow packets wait for {name}, blocked in {on}"),
         (ShareKind::Throttled, _) => format!("Slow packets wait for {name}, out of CPU quota"),
+        (ShareKind::Held, _) => match &cause.who {
+            Some(_) => format!("Slow packets are held by {name} before their socket"),
+            None => "Slow packets are held in a queue before their socket".to_owned(),
+        },
         _ => format!("Slow packets wait for {name}{place}"),
     };
     let watched_s = measurement.watch.as_ref().map_or(0.0, |watch| watch.recorded_s);
@@ -322,6 +331,14 @@ fn finding(
     if cause.share == ShareKind::Stolen {
         finding = finding.about([Subject::Hypervisor]);
     }
+    if cause.share == ShareKind::Held {
+        let is_late = |span: &&Span| {
+            BEFORE_SOCKETS.contains(&span.from.as_str())
+                && span.p50_ns.is_some_and(|ns| ns >= LATE_NS)
+        };
+        let late = measurement.spans.iter().filter(is_late);
+        finding = finding.about(late.map(|span| Subject::Span(span.from.clone(), span.to.clone())));
+    }
     // A task that is kept from running should not be moved, nor a reader away from itself.
     if !is_reader
         && !is_nearpath
@@ -348,7 +365,7 @@ fn finding(
 fn whose(share: ShareKind, is_reader: bool) -> Whose {
     match share {
         _ if is_reader => Whose::Application,
-        ShareKind::Asleep | ShareKind::SocketLocked => Whose::Application,
+        ShareKind::Asleep | ShareKind::SocketLocked | ShareKind::Held => Whose::Application,
         ShareKind::Throttled => Whose::Quota,
         ShareKind::Qdisc => Whose::Shaper,
         ShareKind::TcpGap => Whose::Network,
@@ -454,6 +471,12 @@ fn words(cause: &Share) -> Option<(&'static str, &'static str)> {
             "had the packet in user space, as the kernel knew no flow for it",
             "Look at why flows are missing in the datapath (ovs-dpctl show: lookups missed; \
              other_config:flow-limit and max-idle), and at the CPUs of ovs-vswitchd.",
+        ),
+        ShareKind::Held => (
+            "passed them on, and had them in a queue before",
+            "Look at how long the program takes for a packet, and at its queue: of NFQUEUE, cat \
+             /proc/net/netfilter/nfnetlink_queue has its length and its process; also reassembly, tunnels and encryption \
+             hold packets.",
         ),
         ShareKind::Offline => (
             "was offline, or went offline, with packets in its backlog",

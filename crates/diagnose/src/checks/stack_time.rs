@@ -13,7 +13,7 @@
 use crate::severity::{self, Delay};
 use crate::spans::ENOUGH_PACKETS;
 use crate::{Check, CheckOutcome, Context, text};
-use nearpath_model::{Direction, Finding, Measurement, Span, Subject};
+use nearpath_model::{Direction, Finding, Measurement, ShareKind, Span, Subject};
 
 pub(super) const CHECK: Check =
     Check::new("stack_time", "packets that take long to process, without waiting", run);
@@ -68,8 +68,18 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         outcome.not_checked("no measurement: how long packets take is not known");
         return outcome;
     };
-    let long: Vec<(&Part, &Span, u64)> =
-        PARTS.iter().filter_map(|part| longest(measurement, part)).collect();
+    let cpus = context.host.topology.online.len().max(1) as f64;
+    let observed_s = measurement.observed_time_s().max(f64::MIN_POSITIVE);
+    // What takes more time than there are CPUs is not processing: these packets wait for something that is not known.
+    let is_work = |(_, span, each): &(&Part, &Span, u64)| {
+        *each as f64 * span.count as f64 / 1e9 / observed_s <= cpus
+    };
+    let long: Vec<(&Part, &Span, u64)> = PARTS
+        .iter()
+        .filter_map(|part| longest(measurement, part))
+        .filter(is_work)
+        .filter(|_| !are_held(measurement))
+        .collect();
     match measurement.cost {
         None if !long.is_empty() => {
             outcome.not_checked(
@@ -84,6 +94,16 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         ),
     }
     outcome
+}
+
+/// Whether most of the time of slow packets was in a queue that is not known.
+fn are_held(measurement: &Measurement) -> bool {
+    let of = |is_it: &dyn Fn(ShareKind) -> bool| -> u64 {
+        let all = measurement.budget_totals.iter().filter(|total| is_it(total.share));
+        all.map(|total| total.ns).sum()
+    };
+    let held = of(&|kind| kind == ShareKind::Held);
+    held > 0 && held >= of(&|kind| kind.is_time()) / 2
 }
 
 /// The span of a part that takes most time, with what nine in ten packets take at least.

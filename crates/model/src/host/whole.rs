@@ -2,7 +2,7 @@
 
 use crate::{
     ArchIrq, Cgroup, Clocks, CpuManager, CpuPower, CpuSet, CpuTime, Irq, IrqNumber, KvmParameters,
-    NetThread, Nic, NicIrq, NicKind, PciFunction, ProcessMemory, Socket, SocketOwner,
+    NetThread, NfQueue, Nic, NicIrq, NicKind, PciFunction, ProcessMemory, Socket, SocketOwner,
     SoftirqCounts, SoftnetCpu, Topology, Vm,
 };
 use serde::{Deserialize, Serialize};
@@ -60,6 +60,9 @@ pub struct Host {
     /// What the kubelet's CPU manager has assigned; `None` without one, and where its policy assigns none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<CpuManager>,
+    /// The firewall's queues to programs, of the network namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nfqueues: Vec<NfQueue>,
     /// The clocks that transmission is scheduled by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<Clocks>,

@@ -21,7 +21,9 @@ pub(super) fn colour(kind: ShareKind) -> &'static str {
         ShareKind::Disabled | ShareKind::SocketLocked => "#cc79a7",
         ShareKind::Idle | ShareKind::Ipi | ShareKind::Offline => "#56b4e9",
         ShareKind::Throttled | ShareKind::Stolen => "#c00000",
-        ShareKind::Asleep | ShareKind::SocketFull | ShareKind::Upcall => "#e69f00",
+        ShareKind::Asleep | ShareKind::SocketFull | ShareKind::Upcall | ShareKind::Held => {
+            "#e69f00"
+        }
         ShareKind::Qdisc | ShareKind::DeviceQueue | ShareKind::Nic | ShareKind::TcpGap => "#009e73",
         ShareKind::Unknown | ShareKind::RemoteMemoryBound => "#606060",
     }

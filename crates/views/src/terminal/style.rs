@@ -58,7 +58,9 @@ impl Palette {
             ShareKind::Disabled | ShareKind::SocketLocked => Color::Magenta,
             ShareKind::Idle | ShareKind::Ipi | ShareKind::Offline => Color::Cyan,
             ShareKind::Throttled | ShareKind::Stolen => Color::LightRed,
-            ShareKind::Asleep | ShareKind::SocketFull | ShareKind::Upcall => Color::Yellow,
+            ShareKind::Asleep | ShareKind::SocketFull | ShareKind::Upcall | ShareKind::Held => {
+                Color::Yellow
+            }
             ShareKind::Qdisc | ShareKind::DeviceQueue | ShareKind::Nic | ShareKind::TcpGap => {
                 Color::Green
             }

@@ -9,7 +9,7 @@ mod tests;
 mod timeline;
 mod who;
 
-use super::record::{Change, CpuEvents, Queued, Raiser, Record, Waker};
+use super::record::{Change, CpuEvents, Queued, Raiser, Record, Task, Waker};
 use super::table::receive_stage;
 use super::watch::SKB_TSTAMP;
 use crate::stamps::NIC_RX;
@@ -120,7 +120,12 @@ fn parts_of_watched(record: &Record) -> Option<(Record, Record)> {
         }
         _ => false,
     };
-    let delivered = phases.iter().rev().find(is_wait)?.end;
+    let wait = phases.iter().rev().find(is_wait)?;
+    let delivered = wait.end;
+    let waker = match &wait.state {
+        State::Blocked { woken_by: Some(Waker::Task(pid, name)), .. } => Some((pid, name)),
+        _ => None,
+    };
     if delivered <= record.begin_ns() {
         return None;
     }
@@ -132,13 +137,25 @@ fn parts_of_watched(record: &Record) -> Option<(Record, Record)> {
     let events = if cpu == record.to_cpu { Some(&record.cpu) } else { record.others.get(&cpu) };
     // That the reader was woken was not seen: neither is it known when.
     let events = events.filter(|_| delivered < record.at_ns);
+    // What a task delivers, and no softirq, was not waiting for NET_RX: it was in a queue of that task's.
+    let by_task = waker.filter(|(_, name)| {
+        !SOFTIRQ_THREADS.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with("napi/")
+    });
+    let from = if by_task.is_some() { "netif_receive_skb" } else { "netif_rx" };
+    let task = match by_task {
+        Some((pid, comm)) => Task { pid: *pid, comm: comm.clone(), ..Task::default() },
+        None => record.task.clone(),
+    };
     let before = Record {
         at_ns: delivered,
         span_ns: delivered - record.begin_ns(),
         to_cpu: cpu,
-        from: receive_stage("netif_rx")?,
+        from: receive_stage(from)?,
         to: receive_stage("sk_data_ready")?,
-        ended_in_task: false,
+        ended_in_task: by_task.is_some(),
+        // Where it was received is not known.
+        from_cpu: if by_task.is_some() { u32::MAX } else { record.from_cpu },
+        task,
         cpu: events.cloned().unwrap_or_else(CpuEvents::unknown),
         ..record.clone()
     };
@@ -243,11 +260,19 @@ struct View<'a> {
     took_another_s: bool,
     /// The activity of other CPUs that the reader was on, if known.
     others: BTreeMap<u32, Vec<Stretch>>,
-    /// The initial time in which the packet did not wait for a CPU, and what it waited for.
-    held: Option<(u64, ShareKind, Option<Culprit>)>,
+    /// The time in which the packet did not wait for a CPU, and what it waited for.
+    held: Option<Held>,
 }
 
 type Part = (ShareKind, Option<Culprit>);
+
+/// A time in which something else than a CPU had the packet, from the beginning of the span or later.
+struct Held {
+    since: u64,
+    until: u64,
+    kind: ShareKind,
+    who: Option<Culprit>,
+}
 
 impl<'a> View<'a> {
     fn new(record: &'a Record, of_cpu: &[Stretch]) -> Self {
@@ -265,7 +290,7 @@ impl<'a> View<'a> {
             phases: if waits.for_reader() { phases(record) } else { Vec::new() },
             took_another_s: waits.for_reader() && took_another_s(record),
             others: record.others.iter().map(others).collect(),
-            held: held(record),
+            held: held(record).or_else(|| parked(record, waits, of_cpu)),
         };
         view.by_thread = view.thread(of_cpu);
         view
@@ -286,10 +311,16 @@ impl<'a> View<'a> {
     /// What a stretch means for the packet from a moment on, and until when. `first` stretch of the span or
     /// not, and whether NET_RX ran before it in the span and was interrupted.
     fn share(&self, stretch: &Stretch, now: u64, first: bool, broken_off: bool) -> (Part, u64) {
-        if let Some((until, kind, who)) = &self.held
-            && now < *until
-        {
-            return ((*kind, who.clone()), stretch.end.min(*until));
+        if let Some(held) = self.held.as_ref().filter(|held| now < held.until) {
+            if now >= held.since {
+                return ((held.kind, held.who.clone()), stretch.end.min(held.until));
+            }
+            // The run that had it first.
+            let part = match &stretch.runs {
+                Runs::Irq(irq) => (ShareKind::Irq, Some(who::interrupt(*irq))),
+                _ => (ShareKind::Own, None),
+            };
+            return (part, stretch.end.min(held.since));
         }
         let phase = self.phases.get(self.phases.partition_point(|phase| phase.end <= now));
         let phase = phase.filter(|phase| now < phase.end);
@@ -473,15 +504,16 @@ impl<'a> View<'a> {
 }
 
 /// What a packet waited for other than a CPU, and until when.
-fn held(record: &Record) -> Option<(u64, ShareKind, Option<Culprit>)> {
+fn held(record: &Record) -> Option<Held> {
+    let begin = |until, kind, who| Held { since: 0, until, kind, who };
     if waits(record) == Waits::Nic {
-        return Some((record.at_ns, ShareKind::Nic, None));
+        return Some(begin(record.at_ns, ShareKind::Nic, None));
     }
     if let Some(until) = record.early {
         // If unknown, it was at the latest when the socket signalled data.
         let signalled = record.to.name == "sk_data_ready";
         let until = until.filter(|_| !signalled).or(signalled.then_some(record.at_ns))?;
-        return Some((until, ShareKind::TcpGap, None));
+        return Some(begin(until, ShareKind::TcpGap, None));
     }
     // If NET_RX leaves a segment to the task that has the socket locked, that task processes it.
     if record.to.name == "tcp_rcv_established" && record.ended_in_task {
@@ -489,10 +521,55 @@ fn held(record: &Record) -> Option<(u64, ShareKind, Option<Culprit>)> {
             record.from.name,
             "netif_receive_skb" | "ip_rcv" | "ipv6_rcv" | "tcp_v4_rcv" | "tcp_v6_rcv"
         );
-        return in_stack
-            .then(|| (record.at_ns, ShareKind::SocketLocked, Some(who::named(&record.task))));
+        let task = Some(who::named(&record.task));
+        return in_stack.then(|| begin(record.at_ns, ShareKind::SocketLocked, task));
     }
-    held_in_queue(record, record.queued.as_ref()?)
+    let (until, kind, who) = held_in_queue(record, record.queued.as_ref()?)?;
+    Some(begin(until, kind, who))
+}
+
+/// A received packet that is to be processed in one go, and was not: the run in which the span began ended without it, and
+/// another one passed it on. In between it was in a queue that is not known: of a firewall's program (NFQUEUE), for
+/// reassembly, decryption or a tunnel, of another CPU. Whatever ran meanwhile has nothing to do with it.
+fn parked(record: &Record, waits: Waits, of_cpu: &[Stretch]) -> Option<Held> {
+    let is_received = |stage: &str| receive_stage(stage).is_some();
+    if waits != Waits::Nothing || !is_received(record.from.name) || !is_received(record.to.name) {
+        return None;
+    }
+    let begin = record.begin_ns();
+    let spanned = || of_cpu.iter().filter(|stretch| stretch.end > begin);
+    let last = spanned().next_back()?;
+    let same = |run: &Runs, one: &Runs| match (run, one) {
+        (Runs::Task(run), Runs::Task(one)) => run.pid == one.pid,
+        (Runs::Task(_), Runs::Softirq(_)) | (_, Runs::Irq(_)) => true,
+        (run, one) => run == one,
+    };
+    let by_other = |run: &Runs| match run {
+        Runs::Task(task) => task.pid == 0 || record.ended_in_task && task.pid != record.task.pid,
+        _ => false,
+    };
+    let mut backwards = spanned().rev().skip_while(|stretch| same(&last.runs, &stretch.runs));
+    // Who passed it on did so elsewhere, or in no time.
+    let until = match by_other(&last.runs) {
+        true => record.at_ns,
+        false => backwards.next().filter(|other| other.runs != Runs::Unknown)?.end,
+    };
+    let first = spanned().next()?;
+    let is_here = record.from_cpu == record.to_cpu;
+    if is_here && matches!(first.runs, Runs::Task(_)) && same(&first.runs, &last.runs) {
+        // A task that was descheduled has it still.
+        return None;
+    }
+    let its_run = spanned().take_while(|stretch| is_here && same(&first.runs, &stretch.runs));
+    let since = its_run.last().map_or(begin, |stretch| stretch.end);
+    let who = record.ended_in_task.then(|| who::named(&record.task));
+    // A segment that comes while a task has its socket is left to that task.
+    let is_tcp = record.flow.as_deref().is_some_and(|flow| flow.starts_with("TCP"));
+    let kind = match is_tcp && record.ended_in_task {
+        true => ShareKind::SocketLocked,
+        false => ShareKind::Held,
+    };
+    (since < until).then_some(Held { since, until, kind, who })
 }
 
 /// Held by the queueing discipline, or by the device.
