@@ -123,7 +123,7 @@ fn parts_of_watched(record: &Record) -> Option<(Record, Record)> {
     let wait = phases.iter().rev().find(is_wait)?;
     let delivered = wait.end;
     let waker = match &wait.state {
-        State::Blocked { woken_by: Some(Waker::Task(pid, name)), .. } => Some((pid, name)),
+        State::Blocked { on: Some(_), woken_by: Some(Waker::Task(pid, name)) } => Some((pid, name)),
         _ => None,
     };
     if delivered <= record.begin_ns() {
