@@ -96,10 +96,12 @@ fn unset_cores(root: &Root, online: &CpuSet, cpus: &mut BTreeMap<CpuId, Cpu>, no
     if online.len() < 2 || !cpus.values().all(is_unset) {
         return;
     }
-    let first_caches: BTreeMap<CpuId, CpuSet> =
-        online.iter().filter_map(|cpu| Some((cpu, first_cache(root, cpu)?))).collect();
+    let first_caches: BTreeMap<CpuId, CpuSet> = online
+        .iter()
+        .filter_map(|cpu| Some((cpu, first_cache(root, cpu)?.intersection(online))))
+        .collect();
     // One core of so many threads: their caches say so.
-    if online.iter().all(|cpu| first_caches.get(&cpu).is_some_and(|all| online.is_subset(all))) {
+    if online.iter().all(|cpu| first_caches.get(&cpu) == Some(online)) {
         return;
     }
     notes.add(
@@ -108,8 +110,14 @@ fn unset_cores(root: &Root, online: &CpuSet, cpus: &mut BTreeMap<CpuId, Cpu>, no
         "topology/core_cpus_list has all CPUs, and topology/core_id is not set: a core is the CPUs that share a first cache",
     );
     for cpu in cpus.values_mut().filter(|cpu| cpu.online) {
-        cpu.siblings =
-            first_caches.get(&cpu.cpu).map(|all| all.intersection(online)).unwrap_or_default();
+        // Lists that contradict each other tell nothing of others.
+        cpu.siblings = match first_caches.get(&cpu.cpu) {
+            Some(all) if all.iter().all(|other| first_caches.get(&other) == Some(all)) => {
+                all.clone()
+            }
+            Some(_) => CpuSet::from_iter([cpu.cpu]),
+            None => CpuSet::new(),
+        };
     }
 }
 
