@@ -40,6 +40,7 @@ mod ovs_masks;
 mod ovs_port_rps;
 mod ovs_rxq_affinity;
 mod packet_drops;
+mod path_mtu;
 mod pause_frames;
 mod pcie_link;
 mod process_memory;
@@ -130,6 +131,7 @@ pub const CHECKS: &[Check] = &[
     ovs_port_rps::CHECK,
     ovs_rxq_affinity::CHECK,
     packet_drops::CHECK,
+    path_mtu::CHECK,
     pause_frames::CHECK,
     pcie_link::CHECK,
     process_memory::CHECK,
