@@ -11,7 +11,7 @@ use crate::connections::{
     sort_by_figure, with_others,
 };
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
+use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement, TcpState};
 use nearpath_model::{Finding, Severity, Subject};
 
 pub(super) const CHECK: Check =
@@ -53,7 +53,10 @@ fn of_this_host(measured: &TcpMeasurement, mut waiting: Vec<&TcpConnection>) -> 
     let verb = if waiting.len() == 1 { "waits" } else { "wait" };
     let finding = Finding::new(severity, format!("{count} {verb} for {readers}"))
         .about(waiting.iter().map(|c| Subject::Port(c.sport)))
-        .evidence("Data waits unread in its socket, and the closed window stops the sender.");
+        .evidence(match waiting.iter().all(|c| c.state == TcpState::CloseWait) {
+            true => "Its peer has closed the connection, and data still waits unread: the application neither reads nor closes it.",
+            false => "Data waits unread in its socket, and the closed window stops the sender.",
+        });
     let mut finding = add_evidence(finding, sentences(&waiting, figures)).evidence(
         "Look at what the application does between two reads (perf top -p, strace -c -p): neither the network nor a \
          larger buffer is to blame.",

@@ -285,7 +285,9 @@ pub(super) fn divide(
 
 /// Whether it waits for accept(2): until then it has no inode. Subflows of MPTCP never have one.
 pub(super) fn is_not_accepted(socket: &TcpSocket) -> bool {
-    socket.inode == 0 && socket.state == TcpState::Established && socket.ulp.is_none()
+    // Its client may have given up: once it was accepted, a socket that nobody has open is not in this state.
+    let waits = matches!(socket.state, TcpState::Established | TcpState::CloseWait);
+    socket.inode == 0 && waits && socket.ulp.is_none()
 }
 
 /// The peer's window stops the sender for so many seconds: because the peer's application does not read, if the window has

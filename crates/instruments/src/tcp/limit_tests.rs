@@ -243,6 +243,8 @@ fn a_window_full_of_data_arrives_at_once() {
 fn a_connection_that_is_not_accepted_waits_in_the_backlog() {
     let waits = TcpSocket { inode: 0, ..socket() };
     assert_eq!(limit(sender(), &waits, Late::default()), Some(TcpLimit::Backlog));
+    let given_up = TcpSocket { state: TcpState::CloseWait, receive_queue: 4, ..waits.clone() };
+    assert_eq!(limit(sender(), &given_up, Late::default()), Some(TcpLimit::Backlog));
     let subflow = TcpSocket { ulp: Some("mptcp".to_owned()), ..waits };
     assert_ne!(limit(sender(), &subflow, Late::default()), Some(TcpLimit::Backlog));
 }
