@@ -40,7 +40,6 @@ mod ovs_masks;
 mod ovs_port_rps;
 mod ovs_rxq_affinity;
 mod packet_drops;
-mod path_mtu;
 mod pause_frames;
 mod pcie_link;
 mod process_memory;
@@ -63,16 +62,17 @@ mod taprio_gates;
 mod tcp_congestion_control;
 mod tcp_mss_mismatch;
 mod tcp_options_off;
+mod tcp_path_mtu;
 mod tcp_reader;
 mod tcp_receive_buffer;
 mod tcp_retransmissions;
 mod tcp_rtt_variance;
 mod tcp_send_buffer;
 mod tcp_timeouts;
+mod tcp_unaccepted;
 mod tcp_unsent_data;
 mod tx_freed_elsewhere;
 mod txtime_clock;
-mod unaccepted;
 mod vm_device_irqs;
 mod vm_halt_polling;
 mod vm_queues;
@@ -131,7 +131,6 @@ pub const CHECKS: &[Check] = &[
     ovs_port_rps::CHECK,
     ovs_rxq_affinity::CHECK,
     packet_drops::CHECK,
-    path_mtu::CHECK,
     pause_frames::CHECK,
     pcie_link::CHECK,
     process_memory::CHECK,
@@ -154,16 +153,17 @@ pub const CHECKS: &[Check] = &[
     tcp_congestion_control::CHECK,
     tcp_mss_mismatch::CHECK,
     tcp_options_off::CHECK,
+    tcp_path_mtu::CHECK,
     tcp_reader::CHECK,
     tcp_receive_buffer::CHECK,
     tcp_retransmissions::CHECK,
     tcp_rtt_variance::CHECK,
     tcp_send_buffer::CHECK,
     tcp_timeouts::CHECK,
+    tcp_unaccepted::CHECK,
     tcp_unsent_data::CHECK,
     tx_freed_elsewhere::CHECK,
     txtime_clock::CHECK,
-    unaccepted::CHECK,
     vm_device_irqs::CHECK,
     vm_halt_polling::CHECK,
     vm_queues::CHECK,

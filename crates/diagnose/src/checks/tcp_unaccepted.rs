@@ -13,7 +13,7 @@ use nearpath_model::{Finding, Subject, Whose};
 use std::cmp::Reverse;
 
 pub(super) const CHECK: Check =
-    Check::new("unaccepted", "connections that wait for their server to accept them", run)
+    Check::new("tcp_unaccepted", "connections that wait for their server to accept them", run)
         .of(Whose::Application)
         .explained_by(&["slow_packets"]);
 

@@ -12,9 +12,12 @@ use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::tcp::{TcpConnection, TcpLimit, TcpMeasurement};
 use nearpath_model::{Finding, Subject, Whose};
 
-pub(super) const CHECK: Check =
-    Check::new("path_mtu", "connections whose full segments are lost while small ones arrive", run)
-        .of(Whose::Network);
+pub(super) const CHECK: Check = Check::new(
+    "tcp_path_mtu",
+    "connections whose full segments are lost while small ones arrive",
+    run,
+)
+.of(Whose::Network);
 
 /// Timeouts in a row from which a loss is no accident.
 const TIMEOUTS: u8 = 2;
