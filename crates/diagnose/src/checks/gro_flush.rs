@@ -23,7 +23,7 @@ const GRO: [&str; 2] = ["napi_gro_receive", "napi_gro_frags"];
 
 fn run(context: &Context<'_>) -> CheckOutcome {
     let mut outcome = CheckOutcome::default();
-    for nic in context.nics().filter(|nic| nic.state.as_deref() != Some("down")) {
+    for nic in context.nics() {
         if nic.gro_flush_timeout_ns.is_none() && context.hardware_nics().any(|its| its == nic) {
             outcome.not_checked(format!("gro_flush_timeout of {} is unknown", nic.name));
         }

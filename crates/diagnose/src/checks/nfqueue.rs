@@ -28,9 +28,10 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         None if queues.is_empty() => {}
         None => outcome.not_checked("no interval: how long packets wait in queues is not known"),
         Some(earlier) => {
+            // A program that was restarted has a new queue.
             let then = |now: &NfQueue| {
-                let mut then = earlier.nfqueues.iter().filter(|then| then.number == now.number);
-                then.next().cloned().unwrap_or_default()
+                let is_it = |then: &&NfQueue| then.number == now.number && then.pid == now.pid;
+                earlier.nfqueues.iter().find(is_it).cloned().unwrap_or_default()
             };
             let found = queues.iter().filter_map(|now| finding(context, now, &then(now)));
             outcome.findings.extend(found);

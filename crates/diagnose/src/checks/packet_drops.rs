@@ -16,7 +16,7 @@ use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::drops::{DropMeasurement, DropStage, in_short};
 use nearpath_model::{
     Direction, Finding, InterfaceFile, Measurement, Nic, NicKind, ProposedChange, SettingFile,
-    Severity, Subject,
+    Severity, Subject, Watch,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -181,7 +181,10 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         return outcome;
     };
     let observed_s = measurement.observed_time_s().max(f64::MIN_POSITIVE);
-    let arrived_per_s = measurement.packets.completed as f64 / observed_s;
+    // In slices few are followed; every packet is watched.
+    let watched_per_s = |watch: &Watch| watch.packets as f64 / watch.watched_s.max(1.0);
+    let arrived_per_s = (measurement.packets.completed as f64 / observed_s)
+        .max(measurement.watch.as_ref().map_or(0.0, watched_per_s));
     let (seconds, all) = match context.drops {
         Some(drops) => (drops.duration_s.max(f64::MIN_POSITIVE), counted(drops)),
         None => (observed_s, followed(measurement)),

@@ -30,7 +30,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     outcome
 }
 
-/// Whether it waits for the application of this end: the one that has unread data, whoever sent more before.
+/// Whether it waits for the application of this end, which has unread data. Which end sent more before does not matter.
 fn is_read_here(connection: &TcpConnection) -> bool {
     match (connection.receive_queue_bytes, connection.send_queue_bytes) {
         (0, 0) => is_receiving(connection),

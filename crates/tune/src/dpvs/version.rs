@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A release: 1.9.10. Those from 1.8.2 to 1.10.2 are told apart by their keywords.
+/// A release: 1.9.10. The keywords of releases 1.8.2 to 1.10.2 are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DpvsVersion(pub u8, pub u8, pub u8);
 

@@ -3,16 +3,18 @@
 //! At each moment the CPU is in a hard interrupt, else in a softirq, else in a task, including the idle task.
 //! What each of these means for the packet depends on what the span waits for.
 
+mod held;
 mod stretches;
 #[cfg(test)]
 mod tests;
 mod timeline;
 mod who;
 
-use super::record::{Change, CpuEvents, Queued, Raiser, Record, Task, Waker};
+use super::record::{Change, CpuEvents, Record, Task, Waker};
 use super::table::receive_stage;
 use super::watch::SKB_TSTAMP;
 use crate::stamps::NIC_RX;
+use held::{Held, held};
 use nearpath_model::{CpuId, Culprit, Share, ShareKind};
 use std::collections::BTreeMap;
 use stretches::{Reader, Runs, Stretch, stretches};
@@ -22,12 +24,7 @@ const NET_RX: u32 = 3;
 /// Threads in which a kernel runs deferred softirqs (`kernel/softirq.c`) or, with PREEMPT_RT and `threadirqs`,
 /// those of the interrupt itself (`kernel/irq/manage.c`).
 const SOFTIRQ_THREADS: [&str; 2] = ["ksoftirqd/", "irq/"];
-/// Queueing disciplines that hold packets although the device accepts them: they shape, pace or delay
-/// (`net/sched`).
-const SHAPERS: [&str; 11] =
-    ["tbf", "htb", "hfsc", "cbq", "fq", "etf", "taprio", "netem", "cbs", "cake", "plug"];
-/// Queueing disciplines whose classes may be of that kind.
-const CLASSFUL: [&str; 7] = ["prio", "drr", "ets", "qfq", "multiq", "mqprio", "mq"];
+
 /// Maximum unknown share of a span in a complete budget.
 const TOLERANCE: f64 = 0.05;
 
@@ -266,14 +263,6 @@ struct View<'a> {
 
 type Part = (ShareKind, Option<Culprit>);
 
-/// A time in which something else than a CPU had the packet, from the beginning of the span or later.
-struct Held {
-    since: u64,
-    until: u64,
-    kind: ShareKind,
-    who: Option<Culprit>,
-}
-
 impl<'a> View<'a> {
     fn new(record: &'a Record, of_cpu: &[Stretch]) -> Self {
         let waits = waits(record);
@@ -290,7 +279,7 @@ impl<'a> View<'a> {
             phases: if waits.for_reader() { phases(record) } else { Vec::new() },
             took_another_s: waits.for_reader() && took_another_s(record),
             others: record.others.iter().map(others).collect(),
-            held: held(record).or_else(|| parked(record, waits, of_cpu)),
+            held: held(record, waits, of_cpu),
         };
         view.by_thread = view.thread(of_cpu);
         view
@@ -501,96 +490,4 @@ impl<'a> View<'a> {
         };
         (share, end)
     }
-}
-
-/// What a packet waited for other than a CPU, and until when.
-fn held(record: &Record) -> Option<Held> {
-    let begin = |until, kind, who| Held { since: 0, until, kind, who };
-    if waits(record) == Waits::Nic {
-        return Some(begin(record.at_ns, ShareKind::Nic, None));
-    }
-    if let Some(until) = record.early {
-        // If unknown, it was at the latest when the socket signalled data.
-        let signalled = record.to.name == "sk_data_ready";
-        let until = until.filter(|_| !signalled).or(signalled.then_some(record.at_ns))?;
-        return Some(begin(until, ShareKind::TcpGap, None));
-    }
-    // If NET_RX leaves a segment to the task that has the socket locked, that task processes it.
-    if record.to.name == "tcp_rcv_established" && record.ended_in_task {
-        let in_stack = matches!(
-            record.from.name,
-            "netif_receive_skb" | "ip_rcv" | "ipv6_rcv" | "tcp_v4_rcv" | "tcp_v6_rcv"
-        );
-        let task = Some(who::named(&record.task));
-        return in_stack.then(|| begin(record.at_ns, ShareKind::SocketLocked, task));
-    }
-    let (until, kind, who) = held_in_queue(record, record.queued.as_ref()?)?;
-    Some(begin(until, kind, who))
-}
-
-/// A received packet that is to be processed in one go, and was not: the run in which the span began ended without it, and
-/// another one passed it on. In between it was in a queue that is not known: of a firewall's program (NFQUEUE), for
-/// reassembly, decryption or a tunnel, of another CPU. Whatever ran meanwhile has nothing to do with it.
-fn parked(record: &Record, waits: Waits, of_cpu: &[Stretch]) -> Option<Held> {
-    let is_received = |stage: &str| receive_stage(stage).is_some();
-    if waits != Waits::Nothing || !is_received(record.from.name) || !is_received(record.to.name) {
-        return None;
-    }
-    let begin = record.begin_ns();
-    let spanned = || of_cpu.iter().filter(|stretch| stretch.end > begin);
-    let last = spanned().next_back()?;
-    let same = |run: &Runs, one: &Runs| match (run, one) {
-        (Runs::Task(run), Runs::Task(one)) => run.pid == one.pid,
-        (Runs::Task(_), Runs::Softirq(_)) | (_, Runs::Irq(_)) => true,
-        (run, one) => run == one,
-    };
-    let by_other = |run: &Runs| match run {
-        Runs::Task(task) => task.pid == 0 || record.ended_in_task && task.pid != record.task.pid,
-        _ => false,
-    };
-    let mut backwards = spanned().rev().skip_while(|stretch| same(&last.runs, &stretch.runs));
-    // Who passed it on did so elsewhere, or in no time.
-    let until = match by_other(&last.runs) {
-        true => record.at_ns,
-        false => backwards.next().filter(|other| other.runs != Runs::Unknown)?.end,
-    };
-    let first = spanned().next()?;
-    let is_here = record.from_cpu == record.to_cpu;
-    if is_here && matches!(first.runs, Runs::Task(_)) && same(&first.runs, &last.runs) {
-        // A task that was descheduled has it still.
-        return None;
-    }
-    let its_run = spanned().take_while(|stretch| is_here && same(&first.runs, &stretch.runs));
-    let since = its_run.last().map_or(begin, |stretch| stretch.end);
-    let who = record.ended_in_task.then(|| who::named(&record.task));
-    // A segment that comes while a task has its socket is left to that task.
-    let is_tcp = record.flow.as_deref().is_some_and(|flow| flow.starts_with("TCP"));
-    let kind = match is_tcp && record.ended_in_task {
-        true => ShareKind::SocketLocked,
-        false => ShareKind::Held,
-    };
-    (since < until).then_some(Held { since, until, kind, who })
-}
-
-/// Held by the queueing discipline, or by the device.
-fn held_in_queue(record: &Record, queued: &Queued) -> Option<(u64, ShareKind, Option<Culprit>)> {
-    let is_one_of = |kinds: &[&str]| kinds.contains(&queued.qdisc.as_str());
-    let raised_by = queued.raised.map(|(_, raiser)| raiser);
-    let kind = if queued.stopped {
-        ShareKind::DeviceQueue
-    } else if is_one_of(&SHAPERS) || is_one_of(&CLASSFUL) && raised_by == Some(Raiser::Timer) {
-        ShareKind::Qdisc
-    } else if raised_by == Some(Raiser::Device) {
-        ShareKind::DeviceQueue
-    } else {
-        return None;
-    };
-    // From then on it waited for NET_TX, on this CPU.
-    let until = queued.raised.map_or(record.at_ns, |(ns, _)| ns.max(record.begin_ns()));
-    let who = Culprit {
-        qdisc: Some(queued.qdisc.clone()),
-        device: Some(queued.device.clone()),
-        ..Culprit::default()
-    };
-    Some((until, kind, Some(who)))
 }

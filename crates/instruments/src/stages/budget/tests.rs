@@ -51,7 +51,7 @@ pub(super) fn record(from: &str, to: &str, tasks: Vec<Event>, softirqs: Vec<Even
 }
 
 /// The shares by kind and cause, largest first.
-fn shares(record: &Record) -> Vec<(ShareKind, String, u64)> {
+pub(super) fn shares(record: &Record) -> Vec<(ShareKind, String, u64)> {
     let name = |who: &Culprit| {
         let number = || format!("{:?}{:?}", who.irq, who.cpu);
         who.comm.clone().or(who.vector.clone()).or(who.qdisc.clone()).unwrap_or_else(number)
@@ -549,41 +549,6 @@ fn user_space_has_the_packet_of_an_upcall() {
             (ShareKind::Runqueue, "other".to_owned(), 300),
         ]
     );
-}
-
-#[test]
-fn a_packet_that_left_its_run_is_held_and_not_kept_by_who_ran_meanwhile() {
-    let span = |from_cpu, end_in_task, tasks, softirqs| {
-        let mut r = record("netif_receive_skb", "sk_data_ready", tasks, softirqs);
-        (r.from_cpu, r.to_cpu, r.ended_in_task) = (from_cpu, 1, end_in_task);
-        r.task = task(if end_in_task { 7 } else { 9 }, "inspector");
-        r
-    };
-    let innocent = || at(500, What::Task(task(9, "innocent")));
-    let run = |begin, end| [at(begin, What::Softirq(NET_RX, 5)), at(end, What::SoftirqEnd(5))];
-    // A program decided about it.
-    let inspector = at(1900, What::Task(task(7, "inspector")));
-    let by_task = span(1, true, vec![innocent(), inspector.clone()], run(900, 1100).to_vec());
-    let held = (ShareKind::Held, "inspector".to_owned(), 800);
-    assert_eq!(shares(&by_task), [held, (ShareKind::Own, String::new(), 200)]);
-    // From another CPU, where it began.
-    let elsewhere = span(0, true, vec![innocent(), inspector], vec![]);
-    let held = (ShareKind::Held, "inspector".to_owned(), 900);
-    assert_eq!(shares(&elsewhere), [held, (ShareKind::Own, String::new(), 100)]);
-    // Another run passed it on: the last fragment came.
-    let runs = [run(900, 1100), run(1800, 2100)].concat();
-    let by_run = span(1, false, vec![innocent()], runs);
-    let held = (ShareKind::Held, String::new(), 700);
-    assert_eq!(shares(&by_run), [held, (ShareKind::Own, String::new(), 300)]);
-    // It stayed in its run, which an interrupt broke.
-    let interrupted = vec![innocent(), at(1300, What::Irq(33)), at(1400, What::IrqEnd)];
-    let kept = span(1, false, interrupted, run(900, 2100).to_vec());
-    assert!(shares(&kept).iter().all(|(kind, ..)| *kind != ShareKind::Held), "{:?}", shares(&kept));
-    // A segment of TCP is left to the task that has its socket.
-    let inspector = at(1900, What::Task(task(7, "inspector")));
-    let mut tcp = span(1, true, vec![innocent(), inspector], run(900, 1100).to_vec());
-    tcp.flow = Some("TCP 10.0.0.1:1 > 10.0.0.2:2".to_owned());
-    assert_eq!(shares(&tcp)[0], (ShareKind::SocketLocked, "inspector".to_owned(), 800));
 }
 
 #[test]

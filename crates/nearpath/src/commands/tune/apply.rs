@@ -227,7 +227,7 @@ pub(in crate::commands) fn trials_of(file: &Path) -> anyhow::Result<Vec<TrialRep
     Ok(several.trials)
 }
 
-/// Opens a file, or a pipe of the shell's (`<(…)`), without waiting for somebody who opens a FIFO for writing.
+/// Opens a file or a pipe of the shell (`<(…)`), without waiting until a FIFO is opened for writing.
 fn open(file: &Path) -> std::io::Result<File> {
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let opened = File::options().read(true).custom_flags(nonblocking).open(file)?;
