@@ -9,7 +9,7 @@
 use super::Planner;
 use super::draft::{Draft, DraftChange};
 use super::situation::Situation;
-use nearpath_model::{Goal, InterfaceFile, SettingFile};
+use nearpath_model::{Goal, InterfaceFile, SettingFile, Target};
 
 pub(super) const PLANNER: Planner = Planner {
     name: "gro_flush_timeout",
@@ -39,17 +39,18 @@ pub(super) fn to_zero(
         return;
     }
     for nic in situation.nics() {
-        let target = SettingFile::interface(&nic.name, file);
-        let Some(now) = situation.request.system.number(&target).filter(|now| *now > 0) else {
+        let setting = SettingFile::interface(&nic.name, file);
+        let Some(now) = situation.request.system.number(&setting).filter(|now| *now > 0) else {
             continue;
         };
+        let target = Target::from(setting);
         draft.add(DraftChange {
             id: format!("{}/{file}", nic.name),
-            target: target.into(),
+            finding: situation.asked_by(&target),
+            target,
             before: now.to_string().into(),
             after: "0".into(),
             why: why(&nic.name, now),
-            finding: None,
         });
     }
 }
