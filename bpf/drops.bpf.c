@@ -53,6 +53,36 @@ struct {
 	__type(value, struct flow_count);
 } flows SEC(".maps");
 
+/*
+ * In a flood of drops, one of many is described and stands for those before it: at least so much time is to pass
+ * from one to the next, of all CPUs; 0: each is described.
+ */
+const volatile u64 least_gap_ns;
+
+/* Drops described between two looks at the clock. */
+#define BATCH 64
+/* One of at most about 1 << this is described, */
+#define GAP_SHIFT_MAX 12
+/* and one after so much time in any case. */
+#define GAP_JIFFIES 10
+
+struct gap {
+	u64 ended; /* jiffies */
+	u32 left, passed; /* drops that are not described */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct gap);
+} gaps SEC(".maps");
+
+/* Written by all CPUs without locks: a value that is lost only delays a change of the gap. */
+volatile u32 gap_shift, described;
+volatile u64 batch_began;
+u64 extrapolated; /* drops that others stand for */
+
 volatile u32 active;
 u64 unplaced, unplaced_bytes; /* packets that match the filter and did not fit in drops */
 u64 unplaced_all; /* the same, including those that do not match */
@@ -65,8 +95,55 @@ struct drop {
 	struct drop_key key;
 	struct flow_key flow;
 	u64 bytes;
+	u64 weight; /* drops that it stands for, with itself */
 	bool wanted;
 };
+
+static __always_inline void adapt_gap(void)
+{
+	u64 now, took, least = BATCH * least_gap_ns;
+
+	if (++described % BATCH)
+		return;
+	now = bpf_ktime_get_ns();
+	took = now - batch_began;
+	batch_began = now;
+	if (took < least && gap_shift < GAP_SHIFT_MAX)
+		gap_shift++;
+	else if (took > 5 * least / 2 && gap_shift)
+		gap_shift--;
+}
+
+/* How many drops this one stands for; 0: another one does. The gaps are random, so that no pattern escapes. */
+static __always_inline u64 weight_of_drop(void)
+{
+	u64 now, weight;
+	struct gap *gap;
+	u32 zero = 0;
+
+	if (!least_gap_ns)
+		return 1;
+	gap = bpf_map_lookup_elem(&gaps, &zero);
+	if (!gap)
+		return 1;
+	now = bpf_jiffies64();
+	if (gap->left && now - gap->ended < GAP_JIFFIES) {
+		gap->left--;
+		gap->passed++;
+		return 0;
+	}
+	/* The flood is over. */
+	if (gap->left && gap_shift)
+		gap_shift--;
+	adapt_gap();
+	weight = 1 + gap->passed;
+	if (gap->passed)
+		__sync_fetch_and_add(&extrapolated, gap->passed);
+	gap->passed = 0;
+	gap->left = gap_shift ? bpf_get_prandom_u32() % (2U << (gap_shift & 31)) : 0;
+	gap->ended = now;
+	return weight;
+}
 
 static __always_inline bool is_direction(struct sk_buff *skb)
 {
@@ -102,17 +179,17 @@ static __always_inline void count_drop(struct drop *d)
 		count = bpf_map_lookup_elem(&drops, &d->key);
 	}
 	if (!count) {
-		__sync_fetch_and_add(&unplaced_all, 1);
+		__sync_fetch_and_add(&unplaced_all, d->weight);
 		if (d->wanted) {
-			__sync_fetch_and_add(&unplaced, 1);
-			__sync_fetch_and_add(&unplaced_bytes, d->bytes);
+			__sync_fetch_and_add(&unplaced, d->weight);
+			__sync_fetch_and_add(&unplaced_bytes, d->weight * d->bytes);
 		}
 		return;
 	}
-	__sync_fetch_and_add(&count->all, 1);
+	__sync_fetch_and_add(&count->all, d->weight);
 	if (d->wanted) {
-		__sync_fetch_and_add(&count->packets, 1);
-		__sync_fetch_and_add(&count->bytes, d->bytes);
+		__sync_fetch_and_add(&count->packets, d->weight);
+		__sync_fetch_and_add(&count->bytes, d->weight * d->bytes);
 	}
 }
 
@@ -127,11 +204,11 @@ static __always_inline void count_flow(struct drop *d)
 		count = bpf_map_lookup_elem(&flows, &d->flow);
 	}
 	if (!count) {
-		__sync_fetch_and_add(&unplaced_flows, 1);
+		__sync_fetch_and_add(&unplaced_flows, d->weight);
 		return;
 	}
-	__sync_fetch_and_add(&count->packets, 1);
-	__sync_fetch_and_add(&count->bytes, d->bytes);
+	__sync_fetch_and_add(&count->packets, d->weight);
+	__sync_fetch_and_add(&count->bytes, d->weight * d->bytes);
 }
 
 PROBE(kfree_skb, "kfree_skb")
@@ -143,10 +220,13 @@ PROBE(kfree_skb, "kfree_skb")
 
 	if (!active)
 		return;
+	d.weight = weight_of_drop();
+	if (!d.weight)
+		return;
 	d.key.ethertype = bpf_ntohs(BPF_CORE_READ(skb, protocol));
 	find_drop_site(&d.site, skb, drop_rx_sk(ctx));
 	if (!d.key.ethertype && !d.site.ifindex) {
-		__sync_fetch_and_add(&not_packets, 1);
+		__sync_fetch_and_add(&not_packets, d.weight);
 		return;
 	}
 	version = find_ip_header(skb, d.key.ethertype, &header);

@@ -270,6 +270,11 @@ impl Timing {
         }
     }
 
+    /// The share of one CPU that the overhead may have; `None`: any.
+    pub fn limit(&self) -> Option<f64> {
+        self.max_overhead.0
+    }
+
     /// Whether options select what to observe; otherwise it is chosen automatically.
     pub fn says_what(&self) -> bool {
         self.detail.is_some() || self.stages.is_some()

@@ -86,6 +86,7 @@ fn set_constants(
     constants.filter = filter_constants(&options.filter);
     constants.has_drop_reason = tells_reasons;
     constants.has_rx_sk = tells_sockets;
+    constants.least_gap_ns = options.least_gap_ns();
     Ok(())
 }
 
@@ -201,6 +202,8 @@ pub struct Totals {
     pub no_room_all: u64,
     /// sk_buffs that are not packets.
     pub not_packets: u64,
+    /// Drops that others stand for.
+    pub extrapolated: u64,
 }
 
 impl Loaded {
@@ -229,6 +232,7 @@ impl Loaded {
             no_room_bytes: variables.unplaced_bytes,
             no_room_all: variables.unplaced_all,
             not_packets: variables.not_packets,
+            extrapolated: variables.extrapolated,
         })
     }
 }

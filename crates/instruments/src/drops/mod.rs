@@ -36,6 +36,19 @@ pub struct Options {
     pub shown: Shown,
     /// The kernel's BTF from a file, for a kernel without BTF.
     pub btf_file: Option<PathBuf>,
+    /// The share of one CPU that a flood of drops may cost; then one of many is described, and stands for those before it.
+    /// `None`: each is described.
+    pub limit: Option<f64>,
+}
+
+/// Cost of describing a drop, in nanoseconds (docs/measuring.md, "Drops").
+const DESCRIBED_NS: f64 = 700.0;
+
+impl Options {
+    /// The time that is to pass from one drop described to the next.
+    fn least_gap_ns(&self) -> u64 {
+        self.limit.map_or(0, |limit| (DESCRIBED_NS / limit.max(1e-6)) as u64)
+    }
 }
 
 /// The instrument.
@@ -91,7 +104,7 @@ impl<'a> Drops<'a> {
         let netns = current_netns(self.root).inode.and_then(|inode| u32::try_from(inode).ok());
         let [before, begun] = &session.begin;
         let readings = Readings { begin: [before, begun], end };
-        let seen = Seen { rows: &rows, netns, all: totals.no_room_all == 0 };
+        let seen = Seen { rows: &rows, netns, all: totals.no_room_all == 0 && totals.extrapolated == 0 };
         let drops = self.drops(&rows);
         let mut netns_names = netns_names();
         netns_names.retain(|netns, _| drops.iter().any(|drop| drop.netns == Some(*netns)));
@@ -106,6 +119,7 @@ impl<'a> Drops<'a> {
             all_flows: flows,
             no_room: totals.no_room,
             not_packets: totals.not_packets,
+            extrapolated: totals.extrapolated,
             counters: counters::checks(&readings, &seen, tells_reasons),
             devices: counters::devices(&readings),
             events_lost: session.meter.runs(session.loaded.skeleton.object()).missed,

@@ -323,6 +323,75 @@ fn filters_choose_packets_and_counters_stay_whole() {
     }
 }
 
+/// Packets of a flood, and the time that is to pass between two that are described.
+const FLOOD: usize = 200_000;
+const LEAST_GAP_US: f64 = 50.0;
+/// What the namespace loses by itself.
+const OF_OTHERS: u64 = 60;
+/// Packets after the flood.
+const TRICKLE: u64 = 20;
+/// Cost of one, as the instrument assumes.
+const DESCRIBED_US: f64 = 0.7;
+
+/// In a flood one of many drops is looked at: the sum stays, the shares of the reasons do within the error of the sample
+/// (with n looked at and one in four damaged, six standard deviations of sqrt(3/16 n) are left for it), and of a trickle
+/// after it each is looked at again.
+#[test]
+fn of_a_flood_some_are_looked_at() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let (client, server) = (v4(Side::Client), v4(Side::Server));
+    let filter = Filter { netns: Some(netns(&pair, Side::Server)), ..Filter::default() };
+    let measure = |_| {
+        let root = Root::live();
+        let limit = Some(DESCRIBED_US / LEAST_GAP_US);
+        let mut drops = Drops::new(&root, Options { filter, limit, ..Options::default() });
+        drops.start().unwrap();
+        let begun = std::time::Instant::now();
+        let flood = |_| {
+            // One in four is damaged, in turn: no fixed gap between two that are looked at would see both.
+            for _ in 0..FLOOD / 40 {
+                Packet::udp(client, server, 9, 0).send(30)?;
+                Packet::udp(client, server, 9, 1).send(10)?;
+            }
+            Ok(())
+        };
+        pair.run(Side::Client, flood).unwrap();
+        let took_us = begun.elapsed().as_secs_f64() * 1e6;
+        let flood = drops.read().unwrap();
+        let trickle = |_| {
+            for _ in 0..TRICKLE {
+                std::thread::sleep(std::time::Duration::from_millis(300));
+                Packet::udp(client, server, 9, 0).send(1)?;
+            }
+            Ok(())
+        };
+        pair.run(Side::Client, trickle).unwrap();
+        Ok((flood, took_us, drops.stop().unwrap()))
+    };
+    let (flood, took_us, after) = pair.run(Side::Server, measure).unwrap();
+    let all = |m: &DropMeasurement| packets(m, "NO_SOCKET") + packets(m, "UDP_CSUM");
+    let looked_at = (all(&flood) - flood.extrapolated.min(all(&flood))) as f64;
+    let most = took_us / LEAST_GAP_US;
+    assert!(looked_at <= 2.0 * most + 500.0, "{looked_at} of at most {most}");
+    assert!(flood.extrapolated > FLOOD as u64 / 2, "{flood:#?}");
+    // The last ones of each CPU wait for the one that stands for them.
+    let missing = (FLOOD as u64).saturating_sub(all(&flood));
+    assert!(missing <= 2 * 4_096, "{missing}");
+    let damaged = packets(&flood, "UDP_CSUM") as f64 / all(&flood) as f64;
+    let error = 6.0 * (3.0 / 16.0 / looked_at).sqrt() + missing as f64 / FLOOD as f64;
+    assert!((damaged - 0.25).abs() <= error, "{damaged} ± {error}");
+    assert!(flood.counters.iter().all(|check| check.agrees.is_none()), "{flood:#?}");
+    // Each of the trickle, unless a drop of neighbour discovery was right before it; with those, and with the flood's last.
+    let more = after.packets - flood.packets;
+    assert!((TRICKLE - 5..TRICKLE + OF_OTHERS + missing).contains(&more), "{more}");
+    let least = FLOOD as u64 + TRICKLE - missing - OF_OTHERS;
+    let most = FLOOD as u64 + TRICKLE + OF_OTHERS;
+    assert!((least..=most).contains(&after.packets), "{} of {least} to {most}", after.packets);
+}
+
 #[test]
 fn delivered_packets_are_not_drops() {
     if !can_run() {

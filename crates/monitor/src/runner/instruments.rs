@@ -148,7 +148,8 @@ pub fn observe_drops(context: Context<'_>) {
         &context.plan(Source::Drops),
         &mut || {
             let btf_file = context.config.btf_file.clone();
-            Drops::new(&root, drops::Options { btf_file, ..drops::Options::default() })
+            let limit = context.config.limit_of(Source::Drops);
+            Drops::new(&root, drops::Options { btf_file, limit, ..drops::Options::default() })
         },
         &|now| now.cost.map_or(0.0, |cost| cost.cpu_percent / 100.0 * now.duration_s),
         &mut |now, before| {

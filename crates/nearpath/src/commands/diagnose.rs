@@ -34,6 +34,8 @@ use std::time::Duration;
 const FIRST_LOOK: u32 = 4;
 /// Flows of dropped packets that checks may name.
 const FLOWS: usize = 16;
+/// The part of the overhead limit that a flood of drops may have.
+const DROPS_PART: f64 = 0.1;
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
@@ -332,7 +334,8 @@ impl Looking {
         let drops = wants(What::Stages).then(|| {
             let (filter, btf_file) = (filter.clone(), btf_file.clone());
             let shown = Shown { per: None, top: FLOWS };
-            Drops::new(root, drops::Options { filter, shown, btf_file })
+            let limit = self.timing.limit().map(|limit| DROPS_PART * limit);
+            Drops::new(root, drops::Options { filter, shown, btf_file, limit })
         });
         let locality = wants(What::Locality).then(|| {
             let (filter, btf_file) = (filter.clone(), btf_file.clone());

@@ -150,6 +150,13 @@ fn header(out: &mut String, m: &DropMeasurement) {
             m.events_lost
         );
     }
+    if m.extrapolated > 0 {
+        line!(
+            *out,
+            "estimated:    {} packets were not looked at, to keep the overhead low; each counts as the next one",
+            m.extrapolated
+        );
+    }
     match &m.cost {
         Some(cost) => line!(
             *out,
