@@ -7,6 +7,7 @@
 //! include/linux/tcp.h since 6.6).
 
 use crate::Context;
+use crate::checks::tcp_memory;
 use nearpath_model::tcp::TcpConnection;
 use nearpath_model::{ProposedChange, Sysctl};
 
@@ -96,7 +97,9 @@ pub(crate) fn grow_third(
     why: &str,
 ) -> Option<ProposedChange> {
     let [least, first, most] = context.three(sysctl.name())?;
-    (size > most && size >= first).then(|| {
+    // More for each would be less for all.
+    let is_short = tcp_memory::is_short(context);
+    (size > most && size >= first && !is_short).then(|| {
         let (before, after) =
             (format!("{least} {first} {most}"), format!("{least} {first} {size}"));
         ProposedChange::new(sysctl, Some(before), after, why)

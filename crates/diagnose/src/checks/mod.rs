@@ -60,6 +60,7 @@ mod stack_time;
 mod tap_queues;
 mod taprio_gates;
 mod tcp_congestion_control;
+pub(crate) mod tcp_memory;
 mod tcp_mss_mismatch;
 mod tcp_options_off;
 mod tcp_path_mtu;
@@ -151,6 +152,7 @@ pub const CHECKS: &[Check] = &[
     tap_queues::CHECK,
     taprio_gates::CHECK,
     tcp_congestion_control::CHECK,
+    tcp_memory::CHECK,
     tcp_mss_mismatch::CHECK,
     tcp_options_off::CHECK,
     tcp_path_mtu::CHECK,

@@ -9,6 +9,7 @@
 //!
 //! Rules: include/net/dropreason-core.h; kernels before 5.17 give no reasons, there the function says it for a few.
 
+use super::conntrack;
 use super::slow_packets::ENOUGH;
 use crate::counters::total;
 use crate::severity::EVENTS_PER_S;
@@ -37,6 +38,9 @@ const MANY: f64 = 0.01;
 const LONGEST_TITLE: usize = 66;
 /// Stages in which packets are sent.
 const SENDING: [DropStage; 2] = [DropStage::Qdisc, DropStage::Transmit];
+/// The kernel's counters of packets that IP is to send.
+const SENT: [&str; 4] =
+    ["Ip.OutRequests", "Ip.ForwDatagrams", "Ip6.OutRequests", "Ip6.OutForwDatagrams"];
 /// And how many in each second.
 const NOTABLE_PER_S: f64 = EVENTS_PER_S / 10.0;
 
@@ -83,7 +87,7 @@ const fn rule(reason: &'static str, intended: bool, hint: &'static str) -> Rule 
 }
 
 /// The first that fits.
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 20] = [
     rule(
         "NETFILTER_",
         true,
@@ -144,6 +148,23 @@ const RULES: [Rule; 17] = [
         false,
         "The reader of the device does not keep up: a virtual machine, a VPN. A longer ring holds bursts.",
     ),
+    rule(
+        "BRIDGE_",
+        false,
+        "A port that spanning tree blocks (bridge link: state), a VLAN that the port does not have (bridge vlan), a \
+         multicast group without a listener (bridge mdb; a snooping bridge needs a querier), or no port at all.",
+    ),
+    rule(
+        "MAC_INVALID_SOURCE",
+        false,
+        "Their source address is multicast, or the bridge's own: a loop (bridge fdb show).",
+    ),
+    rule(
+        "NO_TX_TARGET",
+        false,
+        "The virtual device knows nowhere to send them: a VXLAN without a peer for their address (bridge fdb show dev NAME), \
+         a bond or team without a link, a tunnel without a remote.",
+    ),
     rule("", false, "nearpath measure drops lists them by function, device and flow."),
 ];
 
@@ -167,11 +188,25 @@ struct Dropped<'a> {
     packets: u64,
 }
 
-/// Over what time they were counted, and how many others came through in each second.
+/// Over what time they were counted, and how many packets there were in each second.
 #[derive(Clone, Copy)]
 struct Base {
     seconds: f64,
+    /// Those that came through.
     arrived_per_s: f64,
+    /// Those that IP sent or forwarded, lost ones included (RFC 4293, `OutRequests`, `ForwDatagrams`); 0: unknown.
+    sent_per_s: f64,
+}
+
+impl Base {
+    /// All packets of that direction in each second, if so many of them are lost. What leaves other network namespaces is
+    /// not counted as sent.
+    fn all_per_s(&self, direction: Direction, lost_per_s: f64) -> f64 {
+        match direction {
+            Direction::Tx if self.sent_per_s >= lost_per_s => self.sent_per_s,
+            _ => lost_per_s + self.arrived_per_s,
+        }
+    }
 }
 
 fn run(context: &Context<'_>) -> CheckOutcome {
@@ -189,7 +224,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         Some(drops) => (drops.duration_s.max(f64::MIN_POSITIVE), counted(drops)),
         None => (observed_s, followed(measurement)),
     };
-    let base = Base { seconds, arrived_per_s };
+    let sent = SENT.iter().filter_map(|name| context.counter(name));
+    let sent_per_s = context.earlier.map_or(0.0, |_| context.per_second(total(sent)));
+    let base = Base { seconds, arrived_per_s, sent_per_s };
     let mut by_reason: BTreeMap<(Why<'_>, Direction), Vec<Dropped<'_>>> = BTreeMap::new();
     for drop in all.into_iter().filter(|drop| !is_elsewhere(context, drop)) {
         by_reason.entry((drop.why, drop.direction)).or_default().push(drop);
@@ -267,6 +304,14 @@ fn why<'a>(reason: Option<&'a str>, function: &'a str) -> Option<Why<'a>> {
     }
 }
 
+/// The reason as findings have it, where there is one.
+pub(super) fn reason_of<'a>(reason: Option<&'a str>, function: &'a str) -> Option<&'a str> {
+    match why(reason, function)? {
+        Why::Reason(reason) => Some(reason),
+        Why::Place(_) => None,
+    }
+}
+
 fn is_elsewhere(context: &Context<'_>, drop: &Dropped<'_>) -> bool {
     let Why::Reason(reason) = drop.why else { return false };
     let is_of_qdisc = ["QDISC_", "FQ_", "CAKE_", "DUALPI2_"].iter().any(|q| reason.starts_with(q));
@@ -287,7 +332,8 @@ fn finding(
 ) -> Option<Finding> {
     let lost = total(drops.iter().map(|drop| drop.packets));
     let rate = lost as f64 / base.seconds;
-    let share = rate / (rate + base.arrived_per_s).max(f64::MIN_POSITIVE);
+    let all_per_s = base.all_per_s(direction, rate);
+    let share = rate / all_per_s.max(f64::MIN_POSITIVE);
     let reason = match why {
         Why::Reason(reason) => reason,
         Why::Place(_) => "NOT_SPECIFIED",
@@ -353,10 +399,7 @@ fn finding(
         false => format!(" on {}", text::list(&devices)),
     };
     let mut finding = Finding::new(severity, title)
-        .share(
-            Some(share),
-            format!("{} packets per second", text::digits(rate + base.arrived_per_s)),
-        )
+        .share(Some(share), format!("{} packets per second", text::digits(all_per_s)))
         .about(devices.iter().map(|device| Subject::Nic(device.clone())))
         .evidence(format!(
             "{} packets were dropped{on} while measured, {} per second{}.",
@@ -377,9 +420,8 @@ fn finding(
         ));
     }
     finding.evidence.extend(main_flow(context, reason, lost));
-    // A full table drops by the same function as a rule does.
-    let full = context.earlier.and(context.counter("conntrack.drop")).unwrap_or(0);
-    if reason == "NETFILTER_DROP" && context.per_second(full) >= rate / 2.0 {
+    // Connection tracking drops by the same function as a rule does.
+    if reason == "NETFILTER_DROP" && conntrack::lost_per_s(context) >= rate / 2.0 {
         return None;
     }
     if reason == "FULL_RING" {

@@ -9,6 +9,7 @@
 //! `__udp_enqueue_schedule_skb` of net/ipv4/udp.c, `tcp_try_rmem_schedule` and `tcp_prune_queue` of
 //! net/ipv4/tcp_input.c.
 
+use super::tcp_memory;
 use crate::buffers;
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
@@ -249,6 +250,10 @@ fn named(context: &Context<'_>, socket: &Socket) -> String {
 }
 
 fn segments(context: &Context<'_>) -> Option<Finding> {
+    if tcp_memory::is_short(context) {
+        // What is short is the memory of all, not the buffer of one.
+        return None;
+    }
     let lost = sum(context, &["TcpExt.RcvPruned", "TcpExt.OfoPruned", "TcpExt.TCPRcvQDrop"]);
     let arrived = sum(context, &["Tcp.InSegs"]);
     let mut finding = finding(context, "TCP segment", lost, arrived)?

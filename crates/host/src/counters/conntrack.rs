@@ -8,7 +8,7 @@ use crate::Root;
 use std::collections::BTreeMap;
 
 /// The statistics that are kept, summed over CPUs.
-const KEPT: [&str; 3] = ["drop", "early_drop", "insert_failed"];
+const KEPT: [&str; 5] = ["drop", "early_drop", "insert_failed", "clash_resolve", "chaintoolong"];
 
 /// Reads the counters, as `conntrack.count`, `conntrack.max`, `conntrack.drop`.
 pub(super) fn read(root: &Root) -> BTreeMap<String, u64> {

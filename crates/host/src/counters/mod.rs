@@ -12,6 +12,7 @@ mod net_dev;
 mod nstat;
 mod per_cpu_table;
 mod reading;
+mod socket_memory;
 mod softirqs;
 mod softnet;
 
@@ -22,6 +23,7 @@ pub use net_dev::parse_net_dev;
 pub use net_dev::read_device_counts;
 pub use nstat::read_nstat;
 pub use reading::read_counters;
+pub(crate) use socket_memory::socket_pages;
 pub use softirqs::parse_softirqs;
 pub use softnet::parse_softnet;
 
@@ -79,6 +81,7 @@ pub(crate) fn named(root: &Root, notes: &mut Notes) -> BTreeMap<String, u64> {
     ];
     let mut all = conntrack::read(root);
     all.extend(neighbours::read(root));
+    all.extend(socket_memory::read(root));
     for (path, parse) in FILES {
         match root.read(path) {
             Ok(bytes) => all.extend(parse(&bytes)),

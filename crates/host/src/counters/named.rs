@@ -2,7 +2,7 @@
 //! `/proc/net/snmp6` and `/proc/net/netstat` of the network namespace (net/ipv4/proc.c, net/ipv6/proc.c), and
 //! `/proc/vmstat` (mm/vmstat.c).
 //!
-//! Input: the text of a file. Output: values under `Udp.RcvbufErrors`, `Udp6.RcvbufErrors`, `TcpExt.RcvPruned`,
+//! Input: the text of a file. Output: values under `Udp.RcvbufErrors`, `Ip6.OutDiscards`, `TcpExt.RcvPruned`,
 //! `vm.compact_stall`.
 
 use std::collections::BTreeMap;
@@ -23,13 +23,36 @@ const KEPT: &[&str] = &[
     "Udp6.NoPorts",
     "Udp6.InCsumErrors",
     "Udp6.MemErrors",
-    // Packets that IPv4 could not deliver or forward.
+    // Packets that IP sent and forwarded, and those that it could not deliver, forward, send or reassemble.
+    "Ip.OutRequests",
+    "Ip.ForwDatagrams",
     "Ip.InHdrErrors",
     "Ip.InAddrErrors",
     "Ip.InUnknownProtos",
+    "Ip.InDiscards",
+    "Ip.OutDiscards",
     "Ip.OutNoRoutes",
+    "Ip.ReasmReqds",
+    "Ip.ReasmTimeout",
+    "Ip.ReasmFails",
+    "Ip.FragFails",
     "IpExt.InNoRoutes",
     "IpExt.InTruncatedPkts",
+    "Ip6.OutRequests",
+    "Ip6.OutForwDatagrams",
+    "Ip6.InHdrErrors",
+    "Ip6.InAddrErrors",
+    "Ip6.InUnknownProtos",
+    "Ip6.InTooBigErrors",
+    "Ip6.InTruncatedPkts",
+    "Ip6.InDiscards",
+    "Ip6.InNoRoutes",
+    "Ip6.OutDiscards",
+    "Ip6.OutNoRoutes",
+    "Ip6.ReasmReqds",
+    "Ip6.ReasmTimeout",
+    "Ip6.ReasmFails",
+    "Ip6.FragFails",
     "TcpExt.IPReversePathFilter",
     // Segments, and those dropped or pruned because the buffer was full.
     "Tcp.InSegs",
@@ -47,6 +70,9 @@ const KEPT: &[&str] = &[
     "TcpExt.PAWSEstab",
     "TcpExt.ListenOverflows",
     "TcpExt.ListenDrops",
+    // How often TCP's memory ran short, and connections ended for it.
+    "TcpExt.TCPMemoryPressures",
+    "TcpExt.TCPAbortOnMemory",
     // SYNs dropped, or answered with a cookie, because the queue of a listener was full.
     "TcpExt.TCPReqQFullDrop",
     "TcpExt.TCPReqQFullDoCookies",
@@ -84,7 +110,9 @@ pub fn parse_protocols(bytes: &[u8]) -> BTreeMap<String, u64> {
 
 /// Parses `/proc/net/snmp6`: a name and a number per line, `Udp6InDatagrams 3`.
 pub fn parse_snmp6(bytes: &[u8]) -> BTreeMap<String, u64> {
-    let name = |name: &str| Some(format!("Udp6.{}", name.strip_prefix("Udp6")?));
+    let name = |name: &str| {
+        ["Udp6", "Ip6"].iter().find_map(|p| Some(format!("{p}.{}", name.strip_prefix(p)?)))
+    };
     of_lines(bytes, name)
 }
 
@@ -146,6 +174,8 @@ mod tests {
         let counters =
             parse_snmp6(b"Ip6InReceives 5\nUdp6RcvbufErrors   \t3\nUdpLite6RcvbufErrors 9\n");
         assert_eq!(of(&counters), [("Udp6.RcvbufErrors", 3)]);
+        let counters = parse_snmp6(b"Ip6ReasmFails \t7\nIp6OutNoRoutes 2\nIcmp6InMsgs 4\n");
+        assert_eq!(of(&counters), [("Ip6.OutNoRoutes", 2), ("Ip6.ReasmFails", 7)]);
         let counters = parse_vmstat(b"nr_free_pages 1\ncompact_stall 12\nnuma_hint_faults x\nbad");
         assert_eq!(of(&counters), [("vm.compact_stall", 12)]);
     }

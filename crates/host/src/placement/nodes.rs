@@ -1,6 +1,7 @@
 //! The nodes' memory, counters and hugepage pools (drivers/base/node.c), and kernel memory of sockets
 //! (net/ipv4/proc.c, `sockstat_seq_show`).
 
+use crate::counters::socket_pages;
 use crate::topology::nodes::{NODES, counters, hugepages, meminfo_bytes};
 use crate::{Notes, Root};
 use nearpath_model::memory::{HugepagePool, NodeMemory, SocketsMemory, page_size_name};
@@ -20,8 +21,6 @@ const COUNTERS: &[&str] = &[
     "thp_fault_alloc",
     "thp_fault_fallback",
 ];
-/// In pages: `sockstat` counts `mem` so (`PAGE_SIZE`; `SK_MEM_QUANTUM` before 6.0, the same).
-const SOCKSTAT: &str = "/proc/net/sockstat";
 
 /// Reads the nodes that the topology has.
 pub(super) fn read(root: &Root, topology: &Topology, notes: &mut Notes) -> Vec<NodeMemory> {
@@ -67,13 +66,9 @@ pub(super) fn vmstat(root: &Root) -> std::collections::BTreeMap<String, u64> {
     COUNTERS.iter().filter_map(|name| Some(((*name).to_owned(), *all.get(*name)?))).collect()
 }
 
-/// Kernel memory of sockets: buffers charged to TCP and UDP.
+/// Kernel memory of sockets: buffers charged to TCP and UDP. It is counted in pages (`PAGE_SIZE`; `SK_MEM_QUANTUM` before
+/// 6.0, the same).
 pub(super) fn sockets(root: &Root) -> SocketsMemory {
-    let text = root.text(SOCKSTAT).unwrap_or_default();
-    let bytes = |protocol: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(protocol))?;
-        let mut words = line.split_ascii_whitespace().skip_while(|word| *word != "mem").skip(1);
-        words.next()?.parse::<u64>().ok()?.checked_mul(4096)
-    };
-    SocketsMemory { tcp_bytes: bytes("TCP:"), udp_bytes: bytes("UDP:") }
+    let bytes = |protocol| socket_pages(root, protocol)?.checked_mul(4096);
+    SocketsMemory { tcp_bytes: bytes("TCP"), udp_bytes: bytes("UDP") }
 }

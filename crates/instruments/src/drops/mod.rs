@@ -104,7 +104,8 @@ impl<'a> Drops<'a> {
         let netns = current_netns(self.root).inode.and_then(|inode| u32::try_from(inode).ok());
         let [before, begun] = &session.begin;
         let readings = Readings { begin: [before, begun], end };
-        let seen = Seen { rows: &rows, netns, all: totals.no_room_all == 0 && totals.extrapolated == 0 };
+        let seen =
+            Seen { rows: &rows, netns, all: totals.no_room_all == 0 && totals.extrapolated == 0 };
         let drops = self.drops(&rows);
         let mut netns_names = netns_names();
         netns_names.retain(|netns, _| drops.iter().any(|drop| drop.netns == Some(*netns)));

@@ -34,6 +34,7 @@ files! {
         Neigh6GcThresh1 = "net.ipv6.neigh.default.gc_thresh1": Form::Numbers(1),
         Neigh6GcThresh2 = "net.ipv6.neigh.default.gc_thresh2": Form::Numbers(1),
         Neigh6GcThresh3 = "net.ipv6.neigh.default.gc_thresh3": Form::Numbers(1),
+        TcpMem = "net.ipv4.tcp_mem": Form::Numbers(3),
         UdpMem = "net.ipv4.udp_mem": Form::Numbers(3),
         NfConntrackMax = "net.netfilter.nf_conntrack_max": Form::Numbers(1),
         NumaBalancing = "kernel.numa_balancing": Form::Numbers(1),
@@ -67,6 +68,7 @@ impl Sysctl {
                 | Self::WmemMax
                 | Self::RmemDefault
                 | Self::WmemDefault
+                | Self::TcpMem
                 | Self::UdpMem
                 | Self::NfConntrackMax
                 | Self::NeighGcThresh1

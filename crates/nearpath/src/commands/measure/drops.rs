@@ -96,7 +96,8 @@ impl DropsArguments {
     ) -> Result<DropMeasurement, Failure> {
         let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         let filter = self.filters.resolve(&host, netns)?;
-        let options = Options { filter, shown: self.shown(), btf_file: self.time.btf.clone() };
+        let btf_file = self.time.btf.clone();
+        let options = Options { filter, shown: self.shown(), btf_file, limit: None };
         let mut drops = Drops::new(root, options);
         if self.json && self.time.interval.is_some() {
             return self.time.print_lines(&mut drops, interrupt, |last, now| {
