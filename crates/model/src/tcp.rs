@@ -284,6 +284,17 @@ pub struct TcpConnection {
 }
 
 impl TcpConnection {
+    /// Whether it stands: data or a request waits, and nothing was acknowledged or received in the interval.
+    pub fn is_stuck(&self) -> bool {
+        const WAITS: [TcpLimit; 3] = [TcpLimit::Backlog, TcpLimit::Timeouts, TcpLimit::Reader];
+        let counts = &self.interval;
+        let limit = main_limit(&self.limits, self.observed_s);
+        !self.closed
+            && counts.bytes_acked == 0
+            && counts.bytes_received == 0
+            && limit.is_some_and(|(limit, _)| WAITS.contains(&limit))
+    }
+
     /// A connection of which only the ends are known.
     pub fn between((src, sport): (IpAddr, u16), (dst, dport): (IpAddr, u16)) -> Self {
         Self {

@@ -71,6 +71,7 @@ mod tcp_rtt_variance;
 mod tcp_send_buffer;
 mod tcp_timeouts;
 mod tcp_unaccepted;
+mod tcp_unanswered;
 mod tcp_unsent_data;
 mod tx_freed_elsewhere;
 mod txtime_clock;
@@ -163,6 +164,7 @@ pub const CHECKS: &[Check] = &[
     tcp_send_buffer::CHECK,
     tcp_timeouts::CHECK,
     tcp_unaccepted::CHECK,
+    tcp_unanswered::CHECK,
     tcp_unsent_data::CHECK,
     tx_freed_elsewhere::CHECK,
     txtime_clock::CHECK,

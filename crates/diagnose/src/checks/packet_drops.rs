@@ -241,7 +241,10 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 /// All drops in the interval. A packet that is on no device, or about to be sent on one, is sent by this host.
 fn counted(drops: &DropMeasurement) -> Vec<Dropped<'_>> {
     let all = drops.drops.iter().filter_map(|drop| {
-        let is_sent = drop.device.is_none() || SENDING.contains(&drop.stage);
+        let is_sent = drop.device.is_none()
+            || SENDING.contains(&drop.stage)
+            || drop.reason.as_deref() == Some("NO_TX_TARGET")
+            || drop.function.ends_with("_xmit");
         Some(Dropped {
             why: why(drop.reason.as_deref(), &drop.function)?,
             direction: if is_sent { Direction::Tx } else { Direction::Rx },
@@ -272,13 +275,19 @@ fn followed(measurement: &Measurement) -> Vec<Dropped<'_>> {
 }
 
 /// Functions that stand for a reason where the kernel gives none.
-const PLACES: [(&str, &str); 11] = [
+const PLACES: [(&str, &str); 17] = [
     ("nf_hook_slow", "NETFILTER_DROP"),
     ("nf_hook_slow_list", "NETFILTER_DROP"),
     ("nft_do_chain", "NETFILTER_DROP"),
     ("ipt_do_table", "NETFILTER_DROP"),
     ("nf_queue", "NFQUEUE_FULL"),
     ("tun_net_xmit", "FULL_RING"),
+    ("br_handle_frame", "BRIDGE_PORT"),
+    ("br_handle_frame_finish", "BRIDGE_PORT"),
+    ("br_handle_ingress_vlan_tunnel", "BRIDGE_PORT"),
+    ("br_allowed_ingress", "BRIDGE_VLAN"),
+    ("__allowed_ingress", "BRIDGE_VLAN"),
+    ("br_flood", "BRIDGE_NO_EGRESS_PORT"),
     ("ip_defrag", "FRAG_REASM"),
     ("ip_frag_queue", "FRAG_REASM"),
     ("ipv6_frag_rcv", "FRAG_REASM"),
@@ -287,7 +296,8 @@ const PLACES: [(&str, &str); 11] = [
 ];
 
 /// Reasons that no kernel gives.
-const OURS: [&str; 3] = ["NFQUEUE_FULL", "FRAG_REASM", "NOT_SPECIFIED"];
+const OURS: [&str; 5] =
+    ["NFQUEUE_FULL", "FRAG_REASM", "BRIDGE_PORT", "BRIDGE_VLAN", "NOT_SPECIFIED"];
 
 /// The kernel's reason, or what the function stands for. Kernels without any reasons free packets there that are no loss:
 /// then a function that is not known tells nothing.
@@ -369,6 +379,8 @@ fn finding(
         ("NETFILTER_DROP", _) => "dropped by a firewall rule".to_owned(),
         ("FULL_RING", _) => "dropped: ring full".to_owned(),
         ("FRAG_REASM", _) => "dropped: not reassembled".to_owned(),
+        ("BRIDGE_PORT", _) => "dropped by the bridge's port".to_owned(),
+        ("BRIDGE_VLAN", _) => "dropped: VLAN not on the bridge's port".to_owned(),
         ("NFQUEUE_FULL", _) => "dropped: NFQUEUE full".to_owned(),
         ("NOT_SPECIFIED", _) => match why {
             Why::Place(function) => format!("dropped in {}", text::clean(function)),

@@ -8,7 +8,7 @@
 //! Rules: Documentation/networking/ip-sysctl.rst (`tcp_mem`); `__sk_mem_raise_allocated` of net/core/sock.c;
 //! `tcp_try_rmem_schedule`, `tcp_data_queue` of net/ipv4/tcp_input.c (`TCPRcvQDrop`); `tcp_init_mem` of net/ipv4/tcp.c.
 
-use crate::connections::{name, with_others};
+use crate::connections::name;
 use crate::counters::total;
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::tcp::TcpConnection;
@@ -94,7 +94,8 @@ fn finding(context: &Context<'_>, memory: &Memory) -> Option<Finding> {
             text::count(pressures, "time")
         ));
     }
-    let mut unread: Vec<&TcpConnection> = context.tcp.into_iter().flat_map(with_others).collect();
+    let measured = context.tcp.into_iter();
+    let mut unread: Vec<&TcpConnection> = measured.flat_map(|m| &m.connections).collect();
     unread.sort_by_key(|c| Reverse(memory_of(c)));
     let held = total(unread.iter().map(|c| memory_of(c)));
     let waits = total(unread.iter().map(|c| c.receive_memory_bytes.unwrap_or(0).into()));

@@ -32,8 +32,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 }
 
 fn finding(context: &Context<'_>, measured: &TcpMeasurement) -> Option<Finding> {
-    let is_it = |c: &&TcpConnection| stands(c) && small_ones_arrive(c, measured);
-    let standing: Vec<&TcpConnection> = with_others(measured).filter(is_it).collect();
+    let standing: Vec<&TcpConnection> =
+        with_others(measured).filter(|c| is_black_hole(c, measured)).collect();
     let first = standing.first()?;
     let count = text::count(standing.len() as u64, "connection");
     let verb = if standing.len() == 1 { "stands" } else { "stand" };
@@ -55,6 +55,11 @@ fn finding(context: &Context<'_>, measured: &TcpMeasurement) -> Option<Finding> 
     }
     finding.cost.seconds_per_second = Some(seconds);
     Some(finding)
+}
+
+/// Whether its full segments are lost, and small ones are not.
+pub(super) fn is_black_hole(c: &TcpConnection, measured: &TcpMeasurement) -> bool {
+    stands(c) && small_ones_arrive(c, measured)
 }
 
 /// Whether it sends a full segment again and again, and nothing is acknowledged.

@@ -8,10 +8,11 @@
 //! Documentation/networking/snmp_counter.rst (`TcpExtTCPTimeouts`); `tcp_retransmit_timer` of net/ipv4/tcp_timer.c,
 //! which also counts a SYN that is not answered; RFC 8985 (tail loss probes avoid some).
 
+use super::tcp_unanswered;
 use crate::connections::{add_evidence, remotes, sentences, sort_by_figure};
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::tcp::{TcpConnection, TcpMeasurement, TcpState};
+use nearpath_model::tcp::{TcpConnection, TcpMeasurement};
 use nearpath_model::{Finding, Severity};
 
 pub(super) const CHECK: Check =
@@ -22,6 +23,8 @@ pub(super) const CHECK: Check =
 const FLOOR: u64 = 10;
 /// The same as a share of the segments sent.
 const SHARE: f64 = 1e-4;
+/// From this share of the timeouts, those that are not answered are all there is to say.
+const MOST: f64 = 0.8;
 /// From so many connections to one address, it is the path to it that loses packets.
 const SAME_PATH: usize = 3;
 
@@ -59,9 +62,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     let finding = Finding::new(severity, title)
         .share(Some(share), "segments")
         .evidence("Each stops its connection for 200 ms or more, and doubles the next one.");
-    outcome.findings.push(match context.tcp {
+    outcome.findings.extend(match context.tcp {
         Some(measured) => with_connections(finding, measured),
-        None => finding.evidence("nearpath measure tcp names the connections."),
+        None => Some(finding.evidence("nearpath measure tcp names the connections.")),
     });
     outcome
 }
@@ -72,60 +75,34 @@ fn timeouts_of(connection: &TcpConnection) -> u64 {
     connection.interval.timeouts.unwrap_or(sent_after)
 }
 
-/// What a connection with timeouts was waiting for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// The answer to its SYN.
-    Connecting,
-    /// Anything from its peer.
-    Silent,
-    /// Acknowledgements of what was lost.
-    Lossy,
-}
-
-fn kind(connection: &TcpConnection) -> Kind {
-    if connection.state == TcpState::SynSent {
-        Kind::Connecting
-    } else if !connection.closed && connection.interval.segments_in == 0 {
-        Kind::Silent
-    } else {
-        Kind::Lossy
-    }
-}
-
-/// Names the connections, and distinguishes SYNs without an answer, peers that are gone, and losses.
-fn with_connections(finding: Finding, measured: &TcpMeasurement) -> Finding {
+/// Names the connections, and distinguishes peers that do not answer from losses. `None` if most are of the former:
+/// `tcp_unanswered` has them.
+fn with_connections(finding: Finding, measured: &TcpMeasurement) -> Option<Finding> {
     let mut stopped: Vec<&TcpConnection> =
         measured.connections.iter().filter(|c| timeouts_of(c) > 0).collect();
     sort_by_figure(&mut stopped, timeouts_of);
     if stopped.is_empty() {
-        return finding.evidence("None of the connections that were measured had one.");
+        return Some(finding.evidence("None of the connections that were measured had one."));
     }
-    let of_kind = |wanted| -> Vec<&TcpConnection> {
-        stopped.iter().copied().filter(|c| kind(c) == wanted).collect()
-    };
-    let [connecting, silent, lossy] = [Kind::Connecting, Kind::Silent, Kind::Lossy].map(of_kind);
+    let (unanswered, lossy): (Vec<&TcpConnection>, Vec<_>) =
+        stopped.iter().partition(|c| tcp_unanswered::is_unanswered(c, measured));
     let of = |connections: &[&TcpConnection]| {
         total(connections.iter().map(|connection| timeouts_of(connection)))
     };
+    if of(&unanswered) as f64 >= MOST * of(&stopped) as f64 {
+        return None;
+    }
     let mut finding = finding.evidence(format!(
         "{} by {}, with {}.",
         of(&stopped),
         text::count(stopped.len() as u64, "connection"),
         remotes(&stopped)
     ));
-    if !connecting.is_empty() {
+    if !unanswered.is_empty() {
         finding = finding.evidence(format!(
-            "{} while connecting: {} did not answer the SYN.",
-            of(&connecting),
-            remotes(&connecting)
-        ));
-    }
-    if !silent.is_empty() {
-        finding = finding.evidence(format!(
-            "{} by connections that received nothing in the interval: {} may be gone.",
-            of(&silent),
-            remotes(&silent)
+            "{} by connections whose peer did not answer at all: {}.",
+            of(&unanswered),
+            remotes(&unanswered)
         ));
     }
     if let Some(first) = lossy.first() {
@@ -138,7 +115,7 @@ fn with_connections(finding: Finding, measured: &TcpMeasurement) -> Finding {
             ));
         }
     }
-    add_evidence(finding, sentences(&stopped, figures))
+    Some(add_evidence(finding, sentences(&stopped, figures)))
 }
 
 fn figures(c: &TcpConnection) -> String {

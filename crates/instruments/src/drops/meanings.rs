@@ -3,6 +3,11 @@
 /// By name, ascending. The first words, up to a colon, are used alone in headlines.
 const MEANINGS: &[(&str, &str)] = &[
     ("BPF_CGROUP_EGRESS", "refused by a BPF program of the sender's cgroup"),
+    (
+        "BRIDGE_INGRESS_STP_STATE",
+        "bridge port blocked or disabled: spanning tree, or bridge link set state (bridge link)",
+    ),
+    ("BRIDGE_NO_EGRESS_PORT", "no bridge port to leave by: bridge fdb, bridge vlan, bridge mdb"),
     ("CAKE_FLOOD", "unresponsive flow: dropped by the qdisc cake (BLUE)"),
     (
         "CPU_BACKLOG",

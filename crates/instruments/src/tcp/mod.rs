@@ -300,11 +300,13 @@ impl Options {
     }
 }
 
-/// Sorts by bytes, then by retransmissions, and keeps the first.
+/// Those that stand first and those that were closed last, by bytes, then by retransmissions; keeps the first.
 fn shorten(connections: &mut Vec<(u64, TcpConnection)>, top: Option<usize>) {
     connections.sort_by_key(|(_, connection)| {
         let counts = &connection.interval;
-        std::cmp::Reverse((counts.bytes(), counts.retransmits, connection.send_queue_bytes))
+        let queued = connection.send_queue_bytes.saturating_add(connection.receive_queue_bytes);
+        let moved = (counts.bytes(), counts.retransmits, queued);
+        (connection.closed, std::cmp::Reverse((connection.is_stuck(), moved)))
     });
     connections.truncate(top.unwrap_or(usize::MAX));
 }

@@ -5,15 +5,18 @@ use nearpath_model::tcp::{TcpConnection, TcpLimit};
 use std::collections::HashSet;
 
 /// How notable a connection is, by each of the signs.
-const SIGNS: [fn(&TcpConnection) -> u64; 7] = [
+const SIGNS: [fn(&TcpConnection) -> u64; 8] = [
     |c| c.interval.bytes(),
     |c| c.interval.retransmits,
     |c| c.interval.timeouts.unwrap_or(0),
     |c| c.rttvar_ns.unwrap_or(0),
     |c| c.unsent_bytes.unwrap_or(0).into(),
     |c| limited_ms(c, &[TcpLimit::ReceiveWindow, TcpLimit::SendBuffer]),
+    |c| if c.is_stuck() { limited_ms(c, &STUCK) } else { 0 },
     |c| limited_ms(c, &[TcpLimit::CongestionWindow, TcpLimit::Timeouts, TcpLimit::Reader]),
 ];
+
+const STUCK: [TcpLimit; 3] = [TcpLimit::Backlog, TcpLimit::Timeouts, TcpLimit::Reader];
 
 /// Busy connections first, among those that were limited equally long.
 fn limited_ms(connection: &TcpConnection, limits: &[TcpLimit]) -> u64 {
