@@ -23,6 +23,7 @@ fn main() {
     ]);
     skeletons::build(&[
         "accepts",
+        "answers",
         "damon",
         "drops",
         "histogram",

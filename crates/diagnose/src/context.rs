@@ -3,6 +3,7 @@
 
 use crate::{Evidence, text};
 use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::answers::AnswerMeasurement;
 use nearpath_model::drops::DropMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
@@ -29,6 +30,8 @@ pub struct Context<'a> {
     pub locality: Option<&'a Locality>,
     /// On which CPUs connections were received and accepted.
     pub accepts: Option<&'a AcceptMeasurement>,
+    /// How long servers took from a request to its answer.
+    pub answers: Option<&'a AnswerMeasurement>,
     /// What each TCP connection did, and what limited it.
     pub tcp: Option<&'a TcpMeasurement>,
     /// Where the memory of processes is.
@@ -55,6 +58,7 @@ impl<'a> Context<'a> {
             drops,
             locality,
             accepts,
+            answers,
             tcp,
             memory,
             workers,
@@ -71,6 +75,7 @@ impl<'a> Context<'a> {
             drops,
             locality,
             accepts,
+            answers,
             tcp,
             memory,
             workers,

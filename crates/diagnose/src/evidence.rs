@@ -1,6 +1,7 @@
 //! What was measured beside the facts, an instrument each; all of it may be missing.
 
 use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::answers::AnswerMeasurement;
 use nearpath_model::drops::DropMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
@@ -19,6 +20,8 @@ pub struct Evidence<'a> {
     pub locality: Option<&'a Locality>,
     /// By the instrument `accepts`.
     pub accepts: Option<&'a AcceptMeasurement>,
+    /// By the instrument `answers`.
+    pub answers: Option<&'a AnswerMeasurement>,
     /// By the instrument `tcp`.
     pub tcp: Option<&'a TcpMeasurement>,
     /// By the instrument `memory`; a still picture if nothing was measured.

@@ -6,6 +6,7 @@
 //! is held by file descriptors, so nothing remains after the process ends, however it ends.
 
 pub mod accepts;
+pub mod answers;
 pub mod drops;
 mod constants {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));

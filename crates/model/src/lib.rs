@@ -6,6 +6,7 @@
 
 pub mod accepts;
 mod accesses;
+pub mod answers;
 mod change;
 pub mod clock;
 mod cpuset;

@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use nearpath_diagnose::Evidence;
 use nearpath_instruments::stages::zoom;
 use nearpath_model::accepts::{ACCEPT_MEASUREMENT_SCHEMA, AcceptMeasurement};
+use nearpath_model::answers::{ANSWER_MEASUREMENT_SCHEMA, AnswerMeasurement};
 use nearpath_model::drops::{DROP_MEASUREMENT_SCHEMA, DropMeasurement};
 use nearpath_model::locality::{LOCALITY_SCHEMA, Locality};
 use nearpath_model::memory::{MEMORY_MEASUREMENT_SCHEMA, MemoryMeasurement};
@@ -34,6 +35,8 @@ pub struct Measured {
     pub locality: Option<Result<Locality, String>>,
     /// Of `accepts`, or why not.
     pub accepts: Option<Result<AcceptMeasurement, String>>,
+    /// Of `answers`, or why not.
+    pub answers: Option<Result<AnswerMeasurement, String>>,
     /// Of `tcp`, or why not.
     pub tcp: Option<Result<TcpMeasurement, String>>,
     /// Of `memory`, or why not.
@@ -84,6 +87,7 @@ impl Measured {
             drops: of(&self.drops),
             locality: of(&self.locality),
             accepts: of(&self.accepts),
+            answers: of(&self.answers),
             tcp: of(&self.tcp),
             memory: of(&self.memory),
             workers: of(&self.workers),
@@ -105,6 +109,7 @@ impl Measured {
             of(DROPS, &self.drops),
             of(LOCALITY, &self.locality),
             of(ACCEPTS, &self.accepts),
+            of(ANSWERS, &self.answers),
             of(CONNECTIONS, &self.tcp),
             of(MEMORY, &self.memory),
             of(WORKERS, &self.workers),
@@ -152,6 +157,7 @@ const STAGES: &str = "stages";
 const DROPS: &str = "drops";
 const LOCALITY: &str = "packets' CPUs";
 const ACCEPTS: &str = "accepts";
+const ANSWERS: &str = "answers";
 const CONNECTIONS: &str = "TCP connections";
 const MEMORY: &str = "memory and its moves";
 const WORKERS: &str = "workers";
@@ -218,6 +224,8 @@ impl Measured {
             put(&mut self.drops, document, DROP_MEASUREMENT_SCHEMA)
         } else if has("listeners") && has("connections") {
             put(&mut self.tcp, document, TCP_MEASUREMENT_SCHEMA)
+        } else if has("servers") && has("observed_s") {
+            put(&mut self.answers, document, ANSWER_MEASUREMENT_SCHEMA)
         } else if has("listeners") {
             put(&mut self.accepts, document, ACCEPT_MEASUREMENT_SCHEMA)
         } else if has("method") && has("places") {
@@ -230,7 +238,7 @@ impl Measured {
             put(&mut self.vm, document, VM_MEASUREMENT_SCHEMA)
         } else {
             bail!(
-                "not an output of 'measure stages', 'drops', 'locality', 'accepts', 'tcp', 'memory', 'workers' or 'vm' with --json, nor of 'bench latency --txtime'"
+                "not an output of 'measure stages', 'drops', 'locality', 'accepts', 'answers', 'tcp', 'memory', 'workers' or 'vm' with --json, nor of 'bench latency --txtime'"
             )
         }
     }

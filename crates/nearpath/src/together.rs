@@ -7,6 +7,7 @@ use crate::evidence::Measured;
 use crate::failure::say;
 use crate::tcp_connections::TcpConnections;
 use nearpath_instruments::accepts::Accepts;
+use nearpath_instruments::answers::Answers;
 use nearpath_instruments::drops::Drops;
 use nearpath_instruments::locality::PacketLocality;
 use nearpath_instruments::memory::Memory;
@@ -22,6 +23,7 @@ pub struct Together<'a> {
     drops: AttachAttempt<Drops<'a>>,
     locality: AttachAttempt<PacketLocality>,
     accepts: AttachAttempt<Accepts<'a>>,
+    answers: AttachAttempt<Answers>,
     tcp: AttachAttempt<TcpConnections>,
     memory: AttachAttempt<Memory<'a>>,
     workers: AttachAttempt<Workers<'a>>,
@@ -48,6 +50,7 @@ impl<'a> Together<'a> {
             drops: AttachAttempt::new(None),
             locality: AttachAttempt::new(locality),
             accepts: AttachAttempt::new(accepts),
+            answers: AttachAttempt::new(None),
             tcp: AttachAttempt::new(tcp),
             memory: AttachAttempt::new(memory),
             workers: AttachAttempt::new(workers),
@@ -57,10 +60,11 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// Counts drops as well.
+    /// Counts drops, and observes answers, as well.
     #[must_use]
-    pub fn with_drops(self, drops: Option<Drops<'a>>) -> Self {
-        Self { drops: AttachAttempt::new(drops), ..self }
+    pub fn with(self, drops: Option<Drops<'a>>, answers: Option<Answers>) -> Self {
+        let (drops, answers) = (AttachAttempt::new(drops), AttachAttempt::new(answers));
+        Self { drops, answers, ..self }
     }
 
     /// Makes the next measurement the first of two; only stages stop after it ([`Together::look_closer`]).
@@ -84,6 +88,7 @@ impl<'a> Together<'a> {
             drops: self.drops.take(Instrument::read),
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
+            answers: self.answers.take(Instrument::read),
             tcp: self.tcp.take(Instrument::read),
             // Complete only at the end: reading it walks page tables.
             memory: None,
@@ -101,6 +106,7 @@ impl<'a> Together<'a> {
             &self.drops.refused,
             &self.locality.refused,
             &self.accepts.refused,
+            &self.answers.refused,
             &self.tcp.refused,
             &self.memory.refused,
             &self.workers.refused,
@@ -180,6 +186,7 @@ impl Instrument for Together<'_> {
         self.workers.start();
         self.vm.start();
         self.accepts.start();
+        self.answers.start();
         self.drops.start();
         self.locality.start();
         self.stages.start();
@@ -221,6 +228,7 @@ impl Instrument for Together<'_> {
         self.drops.with(Instrument::begin_cost_window);
         self.locality.with(Instrument::begin_cost_window);
         self.accepts.with(Instrument::begin_cost_window);
+        self.answers.with(Instrument::begin_cost_window);
         self.tcp.with(Instrument::begin_cost_window);
         self.memory.with(Instrument::begin_cost_window);
         self.workers.with(Instrument::begin_cost_window);
@@ -232,6 +240,7 @@ impl Instrument for Together<'_> {
         self.drops.with(Instrument::end_cost_window);
         self.locality.with(Instrument::end_cost_window);
         self.accepts.with(Instrument::end_cost_window);
+        self.answers.with(Instrument::end_cost_window);
         self.tcp.with(Instrument::end_cost_window);
         self.memory.with(Instrument::end_cost_window);
         self.workers.with(Instrument::end_cost_window);
@@ -250,6 +259,7 @@ impl Instrument for Together<'_> {
             drops: self.drops.take(Instrument::read),
             locality: self.locality.take(Instrument::read),
             accepts: self.accepts.take(Instrument::read),
+            answers: self.answers.take(Instrument::read),
             tcp,
             memory: None,
             workers: None,
@@ -269,6 +279,7 @@ impl Instrument for Together<'_> {
             drops: self.drops.take(Instrument::stop),
             locality: self.locality.take(Instrument::stop),
             accepts: self.accepts.take(Instrument::stop),
+            answers: self.answers.take(Instrument::stop),
             tcp: self.tcp.take(Instrument::stop),
             memory: self.memory.take(Instrument::stop),
             workers: self.workers.take(Instrument::stop),

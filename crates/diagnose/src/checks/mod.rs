@@ -4,6 +4,7 @@
 use crate::Check;
 
 mod accepts_off_cpu;
+mod answer_time;
 mod autonuma_pinning;
 mod bond_hash;
 mod byte_queue_limit;
@@ -97,6 +98,7 @@ mod zone_reclaim;
 /// All checks, by name.
 pub const CHECKS: &[Check] = &[
     accepts_off_cpu::CHECK,
+    answer_time::CHECK,
     autonuma_pinning::CHECK,
     bond_hash::CHECK,
     byte_queue_limit::CHECK,

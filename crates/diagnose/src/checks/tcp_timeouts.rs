@@ -85,11 +85,12 @@ fn with_connections(finding: Finding, measured: &TcpMeasurement) -> Option<Findi
         return Some(finding.evidence("None of the connections that were measured had one."));
     }
     let (unanswered, lossy): (Vec<&TcpConnection>, Vec<_>) =
-        stopped.iter().partition(|c| tcp_unanswered::is_unanswered(c, measured));
+        stopped.iter().partition(|c| tcp_unanswered::had_no_answer(c));
+    let is_told = unanswered.iter().any(|c| tcp_unanswered::is_unanswered(c, measured));
     let of = |connections: &[&TcpConnection]| {
         total(connections.iter().map(|connection| timeouts_of(connection)))
     };
-    if of(&unanswered) as f64 >= MOST * of(&stopped) as f64 {
+    if is_told && of(&unanswered) as f64 >= MOST * of(&stopped) as f64 {
         return None;
     }
     let mut finding = finding.evidence(format!(

@@ -50,11 +50,15 @@ pub(super) fn is_unanswered(c: &TcpConnection, measured: &TcpMeasurement) -> boo
     let least = if is_connecting(c) { SYN_TIMEOUTS } else { TIMEOUTS };
     !c.closed
         && timeouts >= least
-        && c.interval.bytes_acked == 0
-        && c.interval.segments_in == 0
+        && had_no_answer(c)
         // A full queue of a listener of this host: `listen_overflows`.
         && !is_within_host(c)
         && !tcp_path_mtu::is_black_hole(c, measured)
+}
+
+/// Whether nothing was answered in the interval; it may have been given up since.
+pub(super) fn had_no_answer(c: &TcpConnection) -> bool {
+    c.interval.bytes_acked == 0 && c.interval.segments_in == 0
 }
 
 fn is_connecting(c: &TcpConnection) -> bool {

@@ -121,6 +121,8 @@ proptest! {
             let drops = drops.map(|m| mutated(m, &mutations[1..]));
             let accepts = other.accepts.as_ref().or(fixture.accepts.as_ref());
             let accepts = accepts.map(|m| mutated(m, &mutations[1..]));
+            let answers = other.answers.as_ref().or(fixture.answers.as_ref());
+            let answers = answers.map(|m| mutated(m, &mutations[1..]));
             let tcp = other.tcp.as_ref().or(fixture.tcp.as_ref());
             let tcp = tcp.map(|m| mutated(m, &mutations[1..]));
             let memory = other.memory.as_ref().or(fixture.memory.as_ref());
@@ -136,6 +138,7 @@ proptest! {
                 drops: drops.as_ref(),
                 locality: locality.as_ref(),
                 accepts: accepts.as_ref(),
+                answers: answers.as_ref(),
                 tcp: tcp.as_ref(),
                 memory: memory.as_ref(),
                 workers: workers.as_ref(),

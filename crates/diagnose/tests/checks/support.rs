@@ -10,6 +10,7 @@
 
 use nearpath_diagnose::{CheckOutcome, Evidence};
 use nearpath_model::accepts::AcceptMeasurement;
+use nearpath_model::answers::AnswerMeasurement;
 use nearpath_model::drops::DropMeasurement;
 use nearpath_model::locality::Locality;
 use nearpath_model::memory::MemoryMeasurement;
@@ -32,6 +33,7 @@ pub struct Fixture {
     pub drops: Option<DropMeasurement>,
     pub locality: Option<Locality>,
     pub accepts: Option<AcceptMeasurement>,
+    pub answers: Option<AnswerMeasurement>,
     pub tcp: Option<TcpMeasurement>,
     pub memory: Option<MemoryMeasurement>,
     pub workers: Option<Workers>,
@@ -47,6 +49,7 @@ impl Fixture {
             drops: self.drops.as_ref(),
             locality: self.locality.as_ref(),
             accepts: self.accepts.as_ref(),
+            answers: self.answers.as_ref(),
             tcp: self.tcp.as_ref(),
             memory: self.memory.as_ref(),
             workers: self.workers.as_ref(),
@@ -85,6 +88,7 @@ pub fn load(path: &Path) -> Fixture {
             "drops",
             "locality",
             "accepts",
+            "answers",
             "tcp",
             "memory",
             "workers",
@@ -114,6 +118,7 @@ pub fn load(path: &Path) -> Fixture {
         drops: measured(path, &fixture["drops"], &templates["drop_totals"]),
         locality: measured(path, &fixture["locality"], &templates),
         accepts: measured(path, &fixture["accepts"], &templates),
+        answers: measured(path, &fixture["answers"], &templates),
         tcp: measured(path, &fixture["tcp"], &templates["tcp"]),
         memory: measured(path, &fixture["memory"], &templates["memory"]),
         workers: measured(path, &fixture["workers"], &templates["polling"]),

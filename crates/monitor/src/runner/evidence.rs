@@ -161,6 +161,8 @@ impl Window {
             drops: None,
             locality: self.locality.as_ref(),
             accepts: self.accepts.as_ref(),
+            // The monitor does not watch answers.
+            answers: None,
             tcp: self.tcp.as_ref(),
             memory: self.memory.as_ref(),
             // The monitor does not watch threads that poll.

@@ -14,9 +14,10 @@ use crate::verbose::Verbose;
 use anyhow::Context;
 use clap::{Arg, Args, Command, FromArgMatches, Id, ValueEnum};
 use nearpath_diagnose::diagnose;
-use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted, entered_netns};
+use nearpath_host::{MemoryReader, MemorySelection, Root, Wanted, current_netns, entered_netns};
 use nearpath_instruments::Filter;
 use nearpath_instruments::accepts::{self, Accepts};
+use nearpath_instruments::answers::{self, Answers};
 use nearpath_instruments::drops::{self, Drops};
 use nearpath_instruments::locality::{self, PacketLocality};
 use nearpath_instruments::memory::{self, Memory};
@@ -36,6 +37,8 @@ const FIRST_LOOK: u32 = 4;
 const FLOWS: usize = 16;
 /// The part of the overhead limit that a flood of drops may have.
 const DROPS_PART: f64 = 0.1;
+/// The part that observing answers may have.
+const ANSWERS_PART: f64 = 0.1;
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(5);
 
 const AFTER_HELP: &str = "\
@@ -342,6 +345,24 @@ impl Looking {
             let options = locality::Options { filter, btf_file, ..Default::default() };
             PacketLocality::new(topology, options)
         });
+        let answers = wants(What::Stages).then(|| {
+            let servers = answers::servers(host).into_iter();
+            let is_of = |port: Option<u16>, server: &answers::Server| {
+                port.is_none_or(|port| port == server.port)
+            };
+            let wanted = |server: &answers::Server| {
+                is_of(filter.port, server)
+                    && is_of(filter.dport, server)
+                    && filter.protocol.is_none_or(|protocol| protocol == server.protocol)
+            };
+            let limit = self.timing.limit();
+            Answers::new(answers::Options {
+                servers: servers.filter(wanted).collect(),
+                netns: netns.or_else(|| current_netns(root).inode).and_then(|n| n.try_into().ok()),
+                budget: limit.map(|share| self.timing.time.duration.mul_f64(ANSWERS_PART * share)),
+                btf_file: btf_file.clone(),
+            })
+        });
         let tcp =
             (wants(What::Tcp) && filter.protocol.is_none_or(|p| p == Protocol::Tcp)).then(|| {
                 TcpConnections::new(
@@ -374,6 +395,6 @@ impl Looking {
             VmPackets::new(root, host, btf_file).from_nics().explaining(Some(LATE_INTO_VM))
         });
         let together = Together::new(stages, locality, accepts, tcp, memory, workers, vm);
-        Ok(together.with_drops(drops))
+        Ok(together.with(drops, answers))
     }
 }

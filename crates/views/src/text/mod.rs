@@ -4,6 +4,7 @@
 
 mod accepts;
 mod accesses;
+mod answers;
 mod bench_paths;
 mod commands;
 mod cpu_layout;
@@ -58,6 +59,7 @@ mod worker_activity;
 mod workers;
 
 pub use accepts::accepts;
+pub use answers::answers;
 pub use bench_paths::bench_paths;
 pub(crate) use commands::commands;
 pub use cpus::{cpus, layout};

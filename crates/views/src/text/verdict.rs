@@ -11,6 +11,7 @@ use anstyle::{AnsiColor, Style};
 use nearpath_model::drops::in_short;
 use nearpath_model::{
     Diagnosis, Finding, FindingCost, Measurement, Packets, PathKind, PathLatency, Severity, Watch,
+    Whose,
 };
 use std::collections::BTreeSet;
 
@@ -101,6 +102,11 @@ fn nothing_found(diagnosis: &Diagnosis) -> String {
     if all > 0 && skipped >= all && diagnosis.findings.is_empty() {
         let reason = diagnosis.not_checked.first().map_or("", |missing| missing.reason.as_str());
         return elided(&format!("Nothing could be checked: {}", printable(reason)), COLUMNS);
+    }
+    let told = diagnosis.findings.iter().find(|finding| finding.whose == Whose::Application);
+    if let Some(finding) = told {
+        let said = format!("No problems found in the kernel's path: {}", printable(&finding.title));
+        return elided(&said, COLUMNS);
     }
     let measured = match &diagnosis.measurement {
         None => "; no packets were measured".to_owned(),

@@ -1,6 +1,7 @@
 //! `nearpath measure`: measurements of the running kernel. Each file here is one instrument.
 
 mod accepts;
+mod answers;
 mod drops;
 mod irqs;
 mod locality;
@@ -12,6 +13,7 @@ mod workers;
 
 use crate::failure::Failure;
 use accepts::AcceptsArguments;
+use answers::AnswersArguments;
 use clap::{Args, Subcommand};
 use drops::DropsArguments;
 use irqs::IrqsArguments;
@@ -37,6 +39,8 @@ enum Instruments {
     Locality(LocalityArguments),
     /// Measure which CPU receives a connection and which CPU accepts it
     Accepts(AcceptsArguments),
+    /// Measure how long servers take from a request to its answer
+    Answers(AnswersArguments),
     /// Measure interrupts by queue and CPU, softirqs, NAPI polls, and the time spent in them
     Irqs(IrqsArguments),
     /// Measure where and why packets are dropped, compared with the kernel's own counters
@@ -57,6 +61,7 @@ impl Measure {
             Instruments::Stages(stages) => stages.run(),
             Instruments::Locality(locality) => locality.run(),
             Instruments::Accepts(accepts) => accepts.run(),
+            Instruments::Answers(answers) => answers.run(),
             Instruments::Irqs(irqs) => irqs.run(),
             Instruments::Drops(drops) => drops.run(),
             Instruments::Tcp(tcp) => tcp.run(),
