@@ -18,7 +18,7 @@ pub(crate) const READ: [&str; 3] = ["sched_switch", "skb_copy_datagram", "sock_r
 
 /// How long packets wait in a socket, at the median, from which its queue is a standing one: a reader that catches up
 /// between bursts leaves it empty most of the time.
-const STANDING_NS: u64 = 10_000_000;
+pub(crate) const STANDING_NS: u64 = 10_000_000;
 
 /// A process that is pinned to fewer CPUs than there are, and reads from the network.
 #[derive(Debug, Clone)]

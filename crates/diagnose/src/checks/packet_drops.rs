@@ -12,6 +12,7 @@
 use super::conntrack;
 use super::slow_packets::ENOUGH;
 use crate::counters::total;
+use crate::readers::STANDING_NS;
 use crate::severity::EVENTS_PER_S;
 use crate::{Check, CheckOutcome, Context, severity, text};
 use nearpath_model::drops::{DropMeasurement, DropStage, in_short};
@@ -45,7 +46,7 @@ const SENT: [&str; 4] =
 const NOTABLE_PER_S: f64 = EVENTS_PER_S / 10.0;
 
 /// Reasons that are reported by another check, or that lose nothing.
-const ELSEWHERE: [&str; 21] = [
+const ELSEWHERE: [&str; 20] = [
     // socket_buffers, softnet, listen_overflows
     "SOCKET_RCVBUFF",
     "SOCKET_BACKLOG",
@@ -56,7 +57,6 @@ const ELSEWHERE: [&str; 21] = [
     "TCP_LISTEN_OVERFLOW",
     // Copies, and packets for others.
     "OTHERHOST",
-    "PACKET_SOCK_ERROR",
     "UNHANDLED_PROTO",
     // What a socket had when it was closed, and what TCP has already.
     "QUEUE_PURGE",
@@ -87,7 +87,7 @@ const fn rule(reason: &'static str, intended: bool, hint: &'static str) -> Rule 
 }
 
 /// The first that fits.
-const RULES: [Rule; 20] = [
+const RULES: [Rule; 21] = [
     rule(
         "NETFILTER_",
         true,
@@ -106,6 +106,13 @@ const RULES: [Rule; 20] = [
         "OVS_DROP_",
         true,
         "Look at the flows: ovs-appctl dpctl/dump-flows, ovs-ofctl dump-flows.",
+    ),
+    rule(
+        "PACKET_SOCK_ERROR",
+        true,
+        "Copies for a program that captures packets (tcpdump, an intrusion detection, a DHCP client), which does not keep up \
+         with them: a larger buffer (tcpdump -B, PACKET_RX_RING), several readers (PACKET_FANOUT), a filter. The packets \
+         themselves are not lost.",
     ),
     rule("SECURITY_HOOK", true, "Look at the security module's log."),
     rule("XFRM_POLICY", true, "Look at the policies: ip xfrm policy, ip -s xfrm state."),
@@ -362,7 +369,7 @@ fn finding(
     }
     let severity = severity::of_loss_rate(Some(share), rate);
     let severity = match rule.intended {
-        true if share < MANY => Severity::Info,
+        true if share < MANY || reason == "PACKET_SOCK_ERROR" => Severity::Info,
         true => severity.min(Severity::Warning),
         false if !is_known => severity.min(Severity::Warning),
         false => severity,
@@ -398,7 +405,12 @@ fn finding(
     let of_all = format!("{share_of} of {kind} {meaning}");
     let by_name = format!("{share_of} of {kind} dropped: {reason}");
     let fits = |title: &String| title.chars().count() <= LONGEST_TITLE;
-    let title = on_one.into_iter().chain([of_all]).find(fits).unwrap_or(by_name);
+    let title = match reason.as_str() {
+        "PACKET_SOCK_ERROR" => {
+            format!("Captures lost {} copies per second: packet socket full", text::digits(rate))
+        }
+        _ => on_one.into_iter().chain([of_all]).find(fits).unwrap_or(by_name),
+    };
     let mut by_place: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
     for drop in drops {
         let count = by_place.entry((drop.function, drop.after)).or_default();
@@ -436,6 +448,12 @@ fn finding(
     if reason == "NETFILTER_DROP" && conntrack::lost_per_s(context) >= rate / 2.0 {
         return None;
     }
+    if reason == "FULL_RING" && stands_in_ring(context) {
+        return Some(finding.evidence(
+            "The packets before them wait in the ring for longer than bursts last: the reader of the device is too slow, and a \
+             longer ring would only make them older.",
+        ));
+    }
     if reason == "FULL_RING" {
         finding.changes.extend(longer_rings(context, drops));
     }
@@ -450,6 +468,15 @@ fn main_flow(context: &Context<'_>, reason: &str, lost: u64) -> Option<String> {
     let most = its.max_by_key(|flow| flow.packets)?;
     let is_main = most.packets.saturating_mul(2) >= lost;
     (is_main && most.packets <= lost).then(|| format!("Most are of {}.", text::clean(&most.flow)))
+}
+
+/// Whether most packets wait for long in the ring of a device that a program reads.
+fn stands_in_ring(context: &Context<'_>) -> bool {
+    let spans = context.measurement.iter().flat_map(|measured| &measured.spans);
+    let mut rings = spans.filter(|span| {
+        span.from.starts_with("net_dev_") && matches!(span.to.as_str(), "consume_skb" | "kfree_skb")
+    });
+    rings.any(|span| span.p50_ns.is_some_and(|ns| ns >= STANDING_NS))
 }
 
 /// Longer rings of the taps that dropped packets: a tap's ring holds as many packets as its transmit queue is long

@@ -10,7 +10,7 @@ use crate::place::{allowed, spared};
 use crate::severity::LATE_NS;
 use crate::{Check, CheckOutcome, Context, readers, severity, text};
 use nearpath_model::{
-    CpuSet, Culprit, Finding, IrqNumber, Measurement, Outlier, Proposal, ProposedChange,
+    CpuSet, Culprit, Direction, Finding, IrqNumber, Measurement, Outlier, Proposal, ProposedChange,
     SettingFile, Severity, Share, ShareKind, Span, Subject, Whose,
 };
 use std::collections::BTreeSet;
@@ -195,7 +195,14 @@ fn finding(
 ) -> Option<Finding> {
     let is_reader = is_reader_itself(measurement, cause);
     let is_nearpath = cause.who.as_ref().is_some_and(|who| who.nearpath);
-    let (doing, hint) = if is_reader { READER } else { words(cause)? };
+    // What is sent to a tun or tap is read by a program.
+    let is_sent = cause.share == ShareKind::Held
+        && outliers_of(measurement, cause).any(|outlier| outlier.direction == Direction::Tx);
+    let (doing, hint) = match (is_reader, is_sent) {
+        (true, _) => READER,
+        (_, true) => DEVICE_READER,
+        _ => words(cause)?,
+    };
     let hint = if is_nearpath { OBSERVER } else { hint };
     let name = match (&cause.who, cause.share) {
         (_, ShareKind::TcpGap) => "missing TCP segments".to_owned(),
@@ -267,6 +274,9 @@ fn finding(
         }
         (ShareKind::Asleep, Some(on)) => format!("Slow packets wait for {name}, blocked in {on}"),
         (ShareKind::Throttled, _) => format!("Slow packets wait for {name}, out of CPU quota"),
+        (ShareKind::Held, _) if is_sent => {
+            format!("Slow packets wait for {name} to read its device")
+        }
         (ShareKind::Held, _) => match &cause.who {
             Some(_) => format!("Slow packets are held by {name} before their socket"),
             None => "Slow packets are held in a queue before their socket".to_owned(),
@@ -380,6 +390,13 @@ const READER: (&str, &str) = (
     "ran and did not return to read while packets waited in its socket",
     "It takes longer for a packet than the next one takes to come: less work for each, several readers (SO_REUSEPORT, \
      threads), or more at once (recvmmsg). perf top -p shows what it does.",
+);
+
+/// The same of one that reads a device.
+const DEVICE_READER: (&str, &str) = (
+    "ran, or slept, and did not return to read while packets waited in the ring of its device",
+    "It reads a tun, a tap or an AF_XDP ring: less work for each packet, several queues with a thread each (IFF_MULTI_QUEUE), or \
+     fewer packets. A longer ring (tx_queue_len) only makes them older.",
 );
 
 /// What to do about the time that observing took.

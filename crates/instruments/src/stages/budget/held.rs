@@ -166,4 +166,27 @@ mod tests {
         tcp.flow = Some("TCP 10.0.0.1:1 > 10.0.0.2:2".to_owned());
         assert_eq!(shares(&tcp)[0], (ShareKind::SocketLocked, "inspector".to_owned(), 800));
     }
+
+    #[test]
+    fn who_takes_packets_from_a_device_is_their_reader_and_others_are_not() {
+        let vpn = at(400, What::Task(task(7, "vpn")));
+        let hog = [at(1300, What::Task(task(9, "hog"))), at(1500, What::Task(task(0, "swapper")))];
+        let again = at(1700, What::Task(task(7, "vpn")));
+        let tasks: Vec<_> = [vpn].into_iter().chain(hog).chain([again]).collect();
+        let sent = |from, in_task| {
+            let mut r = record(from, "consume_skb", tasks.clone(), vec![]);
+            (r.ended_in_task, r.task) = (in_task, task(7, "vpn"));
+            r
+        };
+        let of = |kind, name: &str, ns| (kind, name.to_owned(), ns);
+        let waits_for_hog = of(ShareKind::Task, "hog", 200);
+        assert_eq!(
+            shares(&sent("net_dev_xmit", true)),
+            [of(ShareKind::Held, "vpn", 800), waits_for_hog.clone()]
+        );
+        // The interrupt of a NIC frees what it has sent.
+        assert!(
+            shares(&sent("net_dev_xmit", false)).iter().all(|(kind, ..)| *kind != ShareKind::Held)
+        );
+    }
 }

@@ -426,6 +426,13 @@ impl<'a> View<'a> {
         ((ShareKind::Migration, Some(who)), end)
     }
 
+    /// Whether a task took the packet from its device, instead of the device's interrupt.
+    fn is_taken_by_task(&self) -> bool {
+        let record = self.record;
+        let is_sent = matches!(record.from.name, "net_dev_xmit" | "net_dev_start_xmit");
+        is_sent && record.ended_in_task && record.task.pid != 0
+    }
+
     /// The activity of the CPU, if the packet waits for a CPU or the reader's state is unknown.
     fn by_cpu(&self, stretch: &Stretch, now: u64, first: bool, broken_off: bool) -> (Part, u64) {
         let kind = |kind, who| ((kind, who), stretch.end);
@@ -472,6 +479,10 @@ impl<'a> View<'a> {
             // It has left the CPU, or was not seen here, and whether it was runnable is unknown.
             Waits::Reader | Waits::Reading if !own && stretch.reader != Reader::Ready => {
                 (ShareKind::Unknown, None)
+            }
+            // The task that takes packets from the device is their reader: of a tun, a tap, an AF_XDP ring.
+            Waits::Device if (own || idle) && self.is_taken_by_task() => {
+                (ShareKind::Held, reader())
             }
             _ if idle => (ShareKind::Idle, None),
             Waits::Softirq if self.by_thread == Some(task.pid) => match self.softirq {
