@@ -37,6 +37,7 @@ struct {
 } drops SEC(".maps");
 
 struct flow_key {
+	u64 location;
 	struct tuple flow;
 	u32 reason;
 	u32 netns;
@@ -232,7 +233,7 @@ PROBE(kfree_skb, "kfree_skb")
 	version = find_ip_header(skb, d.key.ethertype, &header);
 	if (version && !(version == 4 ? read_ipv4(header, &d.flow.flow) : read_ipv6(header, &d.flow.flow)))
 		version = 0;
-	d.key.location = ctx[1];
+	d.key.location = d.flow.location = ctx[1];
 	d.key.reason = d.flow.reason = drop_reason(ctx);
 	d.key.netns = d.flow.netns = d.site.netns;
 	d.key.ifindex = d.site.ifindex;

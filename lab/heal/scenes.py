@@ -251,6 +251,18 @@ def neighbour_table(stage: Stage) -> None:
 
 
 @healable
+def gro_flush(stage: Stage) -> None:
+    """GRO holds datagrams for 3 ms, before the stack sees them (net/core/dev.c, gro_flush_timeout)."""
+    stage.link.pair()
+    stage.reader()
+    if stage.faulty:
+        stage.at(stage.host, "ethtool", "-K", stage.host.device, "gro", "on", "rx-udp-gro-forwarding", "on")
+        stage.write(f"/sys/class/net/{stage.host.device}/gro_flush_timeout", "3000000", stage.host)
+    # So few that each waits alone.
+    stage.datagrams(rate=300)
+
+
+@healable
 def segmentation_off(stage: Stage) -> None:
     """Segmentation offload is off on a device that sends a stream."""
     stage.link.pair()

@@ -36,7 +36,7 @@ pub struct DropMeasurement {
     pub groups: Vec<DropGroup>,
     /// What did not fit in the maps.
     pub no_room: NoRoom,
-    /// sk_buffs that are not packets (netlink, Unix sockets); not part of `packets`.
+    /// sk_buffs that are not packets (netlink, Unix sockets, parts of packets that GRO merged); not part of `packets`.
     pub not_packets: u64,
     /// Drops that were not looked at, in a flood of them, so that the overhead stays low: each is counted as the next one
     /// that was. With any, counts by reason, function, device and flow are estimates.

@@ -147,6 +147,8 @@ impl Row {
 /// Drops of a flow for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowRow {
+    /// The instruction after the call that dropped them.
+    pub location: u64,
     /// Its name.
     pub flow: String,
     /// Destination port; 0: none.
@@ -171,6 +173,7 @@ impl FlowRow {
         }
         let tuple = key.get(offset_of!(Key, flow)..)?;
         Some(Self {
+            location: word(key, offset_of!(Key, location)),
             flow: flow(tuple)?,
             port: quarter(tuple, offset_of!(types::tuple, dport))?,
             reason: half(key, offset_of!(Key, reason))?,

@@ -41,6 +41,9 @@ pub struct Options {
     pub limit: Option<f64>,
 }
 
+/// Frees the packets that GRO has merged into another one (`frag_list`) when that one ends, however it does: they are no
+/// packets of their own, and not lost (net/core/skbuff.c).
+const FREES_PARTS: &str = "skb_release_data";
 /// Cost of describing a drop, in nanoseconds (docs/measuring.md, "Drops").
 const DESCRIBED_NS: f64 = 700.0;
 
@@ -93,10 +96,14 @@ impl<'a> Drops<'a> {
         let flows = session.loaded.flows();
         let tells_reasons = session.loaded.tells_reasons;
         let reason = |number: u32| tells_reasons.then(|| self.names().reason(number));
+        let is_part = |location| self.names().function(location) == Some(FREES_PARTS);
+        let (parts, rows): (Vec<Row>, Vec<Row>) =
+            rows.into_iter().partition(|row| is_part(row.location));
+        let parts = parts.iter().fold(0u64, |sum, row| sum.saturating_add(row.all));
         let rows: Vec<(Row, Option<String>)> =
             rows.into_iter().map(|row| (row.clone(), reason(row.reason))).collect();
-        let flows = flows.into_iter().filter(|flow| flow.packets > 0);
-        let flows = flows.map(|flow| dropped_flow(&flow, reason(flow.reason))).collect();
+        let flows = flows.into_iter().filter(|flow| flow.packets > 0 && !is_part(flow.location));
+        let flows = merged(flows.map(|flow| dropped_flow(&flow, reason(flow.reason))));
         let totals = session.loaded.totals();
         let sum = |of: fn(&Row) -> u64| {
             rows.iter().fold(0u64, |sum, (row, _)| sum.saturating_add(of(row)))
@@ -119,7 +126,7 @@ impl<'a> Drops<'a> {
             netns_names,
             all_flows: flows,
             no_room: totals.no_room,
-            not_packets: totals.not_packets,
+            not_packets: totals.not_packets.saturating_add(parts),
             extrapolated: totals.extrapolated,
             counters: counters::checks(&readings, &seen, tells_reasons),
             devices: counters::devices(&readings),
@@ -181,6 +188,18 @@ impl<'a> Drops<'a> {
 fn netns_names() -> BTreeMap<u32, String> {
     let names = nearpath_host::netns_names().into_iter();
     names.filter_map(|(inode, name)| Some((u32::try_from(inode).ok()?, name))).collect()
+}
+
+/// One entry for each flow and reason, whatever function dropped it.
+fn merged(flows: impl Iterator<Item = DroppedFlow>) -> Vec<DroppedFlow> {
+    let mut merged = BTreeMap::new();
+    for flow in flows {
+        let empty = DroppedFlow { packets: 0, bytes: 0, ..flow.clone() };
+        let sum = merged.entry(flow.key()).or_insert(empty);
+        sum.packets = sum.packets.saturating_add(flow.packets);
+        sum.bytes = sum.bytes.saturating_add(flow.bytes);
+    }
+    merged.into_values().collect()
 }
 
 fn dropped_flow(flow: &FlowRow, reason: Option<String>) -> DroppedFlow {

@@ -323,6 +323,8 @@ fn filters_choose_packets_and_counters_stay_whole() {
     }
 }
 
+/// Datagrams that fit into a socket's buffer.
+const MERGED: usize = 100;
 /// Packets of a flood, and the time that is to pass between two that are described.
 const FLOOD: usize = 200_000;
 const LEAST_GAP_US: f64 = 50.0;
@@ -403,6 +405,44 @@ fn delivered_packets_are_not_drops() {
     let datagrams = m.drops.iter().filter(|drop| drop.protocol == "UDP").count();
     assert_eq!(datagrams, 0, "{m:#?}");
     assert!(m.counters.iter().all(|check| check.agrees != Some(false)), "{m:#?}");
+}
+
+/// The kernel frees the parts of a packet that GRO merged as if it dropped them; none was lost.
+#[test]
+fn parts_of_merged_packets_are_not_drops() {
+    if !can_run() {
+        return;
+    }
+    let pair = VethPair::new(1).unwrap();
+    let device = Side::Server.device();
+    pair.run(Side::Server, |_| {
+        command("ethtool", &["-K", device, "gro", "on", "rx-udp-gro-forwarding", "on"])?;
+        // They wait for each other; /sys is of the namespace that it was mounted in.
+        let set = format!(
+            "mount -t sysfs sysfs /sys && echo 2000000 >/sys/class/net/{device}/gro_flush_timeout"
+        );
+        command("unshare", &["--mount", "sh", "-c", &set])
+    })
+    .unwrap();
+    let server = pair.run(Side::Server, |side| UdpSocket::bind((side.ipv4(), 9_000))).unwrap();
+    server.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
+    let (m, received) = measured(&pair, Side::Server, || {
+        let send = |_| {
+            let socket = UdpSocket::bind((v4(Side::Client), 0))?;
+            socket.connect((v4(Side::Server), 9_000))?;
+            for _ in 0..MERGED {
+                socket.send(&[7; 500])?;
+            }
+            Ok(())
+        };
+        pair.run(Side::Client, send).unwrap();
+        (0..MERGED).take_while(|_| server.recv(&mut [0; 600]).is_ok()).count()
+    });
+    assert_eq!(received, MERGED, "the reference of this test");
+    let datagrams: Vec<_> = m.drops.iter().filter(|drop| drop.protocol == "UDP").collect();
+    assert!(datagrams.is_empty(), "{datagrams:#?}");
+    assert!(m.not_packets >= MERGED as u64 / 4, "they were merged: {}", m.not_packets);
+    assert!(m.all_flows.iter().all(|flow| !flow.flow.starts_with("UDP")), "{:#?}", m.all_flows);
 }
 
 /// `stages` reports the fate of the packets that it counts as dropped.

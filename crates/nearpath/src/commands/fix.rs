@@ -18,7 +18,7 @@ use nearpath_instruments::stages::Options;
 use nearpath_model::fix::{Attempt, Fixed, Kept, Left, NotTried, PacketFigures};
 use nearpath_model::{
     Detail, Diagnosis, Direction, Entry, Finding, Host, PathKind, PathLatency, Pending, Plan,
-    PlannedChange, Severity, Target, TrialReport, Verdict,
+    PlannedChange, Severity, Subject, Target, TrialReport, Verdict,
 };
 use nearpath_trial::live::{Figure, Metric};
 use nearpath_tune::{Journal, Live, steering};
@@ -45,6 +45,12 @@ EXAMPLES
   nearpath fix --port 6379 --yes      for the packets of one service, without asking
   nearpath fix --netns blue --confirm-within 5m    undone in five minutes, unless confirmed";
 
+/// Stages before the one from which the cheapest measurement follows a packet.
+const BEFORE_THE_STACK: [&str; 3] = ["napi_gro_receive", "napi_gro_frags", "gro_cells_receive"];
+/// Of so many packets that are received, one that is followed elsewhere says nothing.
+const MOSTLY: u64 = 20;
+/// Where packets that were followed take so many times as long as those that were watched, they wait before the stamp.
+const STAMPED_LATE: u64 = 2;
 /// Most rounds: each keeps a change.
 const ROUNDS: usize = 16;
 /// Time for the host to settle after a switch: what lasts longer makes an effect smaller, not wrong.
@@ -120,12 +126,13 @@ impl Fix {
             }
         }
         let kept = self.looking.in_namespace(|root| self.decide(root, base, &done))?;
+        let shown = main_path(&first).or_else(|| main_path(&now));
         let fixed = Fixed {
             schema: nearpath_model::fix::FIX_SCHEMA,
             rounds,
             first_finding: first.findings.first().map(|finding| finding.title.clone()),
-            before: figures(&first),
-            after: figures(&now),
+            before: shown.and_then(|kind| figures(&first, kind)),
+            after: shown.and_then(|kind| figures(&now, kind)),
             tried: done.tried,
             not_tried: done.not_tried,
             left: left(&now),
@@ -228,7 +235,7 @@ impl Fix {
         let host = nearpath_host::read(root, &Wanted::default()).context("cannot read the host")?;
         let executor = executor(&boot, Live::new())?.pending(Some(Pending::Trial));
         let base = executor.last();
-        let meter = Meter::start(root, &host, self.measured(now, &host)?)?;
+        let meter = Meter::start(root, &host, self.measured(now, finding, &host)?)?;
         let guardian = Guardian::start(Pending::Trial)?;
         let config = TrialConfig {
             compared: Compared::Packets { above_ns: above(now) },
@@ -263,11 +270,21 @@ impl Fix {
         Ok(attempt_of(finding, candidate, report))
     }
 
-    /// What a trial measures: whole packets of the kind that most are of.
-    fn measured(&self, now: &Diagnosis, host: &Host) -> anyhow::Result<Measured> {
+    /// What a trial measures: whole packets of the kind that most are of, from the stage on where they wait.
+    fn measured(
+        &self,
+        now: &Diagnosis,
+        finding: &Finding,
+        host: &Host,
+    ) -> anyhow::Result<Measured> {
         let kind = followed_path(now).unwrap_or(PathKind::Receive);
+        let starts_early = finding.subjects.iter().any(|subject| match subject {
+            Subject::Span(from, _) => BEFORE_THE_STACK.contains(&from.as_str()),
+            _ => false,
+        });
         let (direction, detail) = match kind {
             PathKind::Transmit | PathKind::KernelTransmit => (Direction::Tx, Detail::Path),
+            _ if starts_early => (Direction::Rx, Detail::Path),
             _ => (Direction::Rx, Detail::Coarse),
         };
         let mut filter = self.looking.filter(host)?;
@@ -377,18 +394,26 @@ fn followed_path(diagnosis: &Diagnosis) -> Option<PathKind> {
     };
     let main =
         paths.iter().filter(is_one).max_by_key(|path| (path.kind == PathKind::Receive, path.count));
-    main.map(|path| path.kind)
+    let watched = paths.iter().find(|path| path.kind == PathKind::Watch);
+    // What is received and was not followed is not to be judged by a few that were sent.
+    let is_few = |path: &&PathLatency| watched.is_none_or(|all| all.count / MOSTLY <= path.count);
+    main.filter(is_few).map(|path| path.kind)
 }
 
-/// The kind whose figures are shown: of every packet received if there are some.
+/// The kind whose figures are shown: of every packet received if there are some, unless those that were followed show that
+/// the time is lost before the stack has stamped them.
 fn main_path(diagnosis: &Diagnosis) -> Option<PathKind> {
     let paths = &diagnosis.measurement.as_ref()?.paths;
-    let watched = paths.iter().find(|path| path.kind == PathKind::Watch && path.count > 0);
+    let of = |kind| paths.iter().find(|path| path.kind == kind && path.count > 0);
+    let p50 = |path: &PathLatency| path.p50_ns.unwrap_or(0);
+    let is_early = |watched: &&PathLatency| {
+        of(PathKind::Receive).is_none_or(|path| p50(path) < STAMPED_LATE * p50(watched))
+    };
+    let watched = of(PathKind::Watch).filter(is_early);
     watched.map(|path| path.kind).or_else(|| followed_path(diagnosis))
 }
 
-fn figures(diagnosis: &Diagnosis) -> Option<PacketFigures> {
-    let kind = main_path(diagnosis)?;
+fn figures(diagnosis: &Diagnosis, kind: PathKind) -> Option<PacketFigures> {
     let path = diagnosis.measurement.as_ref()?.paths.iter().find(|path| path.kind == kind)?;
     Some(PacketFigures {
         path: kind.name().to_owned(),
@@ -402,7 +427,8 @@ fn figures(diagnosis: &Diagnosis) -> Option<PacketFigures> {
 
 /// Packets above this are late: a millisecond, or p99 in milliseconds if that is longer.
 fn above(diagnosis: &Diagnosis) -> u64 {
-    let p99_ns = figures(diagnosis).and_then(|it| it.p99_ns).unwrap_or(0);
+    let figures = main_path(diagnosis).and_then(|kind| figures(diagnosis, kind));
+    let p99_ns = figures.and_then(|it| it.p99_ns).unwrap_or(0);
     p99_ns.max(ABOVE_NS).next_multiple_of(ABOVE_NS)
 }
 
