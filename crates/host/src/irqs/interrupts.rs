@@ -18,6 +18,7 @@
 
 use crate::cpu_table::{CpuTable, Malformed, number, printable};
 use nearpath_model::{ArchIrq, CpuSet, Irq, IrqNumber};
+use std::collections::HashMap;
 
 /// Maximum number of lines read: a kernel has at most some ten thousand interrupts, and the text may be
 /// untrusted.
@@ -49,6 +50,7 @@ pub fn parse_interrupts(bytes: &[u8]) -> Result<Interrupts, Malformed> {
     let mut found =
         Interrupts { cpus: table.cpus().iter().copied().collect(), ..Default::default() };
     let mut counts = Vec::new();
+    let mut of_arch: HashMap<String, usize> = HashMap::new();
     while let Some(line) = table.next_line(&mut counts) {
         if found.irqs.len() + found.arch.len() >= MAX_LINES {
             found.cut = true;
@@ -75,17 +77,35 @@ pub fn parse_interrupts(bytes: &[u8]) -> Result<Interrupts, Malformed> {
                 node: None,
             });
         } else {
-            found.arch.push(ArchIrq {
+            let one = ArchIrq {
                 name: printable(line.label),
                 description: (!line.text.is_empty()).then(|| printable(line.text)),
                 counts: counts.drain(..).collect(),
                 total: total.then_some(line.sum),
-            });
+            };
+            let at = *of_arch.entry(one.name.clone()).or_insert(found.arch.len());
+            match found.arch.get_mut(at) {
+                Some(same) => add(same, one),
+                None => found.arch.push(one),
+            }
         }
     }
     found.irqs.sort_by_key(|irq| irq.irq);
     found.irqs.dedup_by_key(|irq| irq.irq);
     Ok(found)
+}
+
+/// Adds the counts of another line of the same name. POWER has two lines `LOC`, for timers of events and for others
+/// (`arch_show_interrupts` of arch/powerpc/kernel/irq.c).
+fn add(to: &mut ArchIrq, one: ArchIrq) {
+    for (cpu, count) in one.counts {
+        let sum = to.counts.entry(cpu).or_default();
+        *sum = sum.saturating_add(count);
+    }
+    to.total = match (to.total, one.total) {
+        (Some(a), Some(b)) => Some(a.saturating_add(b)),
+        (a, b) => a.or(b),
+    };
 }
 
 /// Splits the text after the counts into the chip's columns and the names of the actions.

@@ -31,10 +31,8 @@ pub(super) fn read(root: &Root) -> Result<String, String> {
     let found = found.or_else(|| device_tree(root)).or_else(|| s390(root));
     match (found, hypervisor) {
         (Some(name), _) => Ok(name.to_owned()),
-        // KVM offers Hyper-V's clock too, so it counts only if nothing else is known.
-        (None, Some(true)) if clock(root, "hyperv_clocksource_tsc_page") => {
-            Ok("microsoft".to_owned())
-        }
+        // KVM offers Hyper-V's clocks too, so they count only if nothing else is known.
+        (None, flag) if flag != Some(false) && is_hyperv(root) => Ok("microsoft".to_owned()),
         (None, Some(true)) => Ok("vm-other".to_owned()),
         (None, Some(false)) => Ok("none".to_owned()),
         (None, None) => Err("no file identifies a hypervisor, and none rules it out".to_owned()),
@@ -84,6 +82,17 @@ fn xen(root: &Root) -> Option<&'static str> {
 fn clock(root: &Root, name: &str) -> bool {
     let path = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
     root.text(path).is_ok_and(|clocks| clocks.split_whitespace().any(|clock| clock == name))
+}
+
+/// Whether it is a guest of Hyper-V: its bus, one of its clocks (drivers/clocksource/hyperv_timer.c; the first name is that of
+/// kernels before 4.17), or its firmware of the first generation, which does not name it.
+fn is_hyperv(root: &Root) -> bool {
+    const CLOCKS: [&str; 3] =
+        ["hyperv_clocksource", "hyperv_clocksource_tsc_page", "hyperv_clocksource_msr"];
+    let dmi = |file: &str| root.text(&format!("/sys/class/dmi/id/{file}")).unwrap_or_default();
+    CLOCKS.into_iter().any(|name| clock(root, name))
+        || root.list("/sys/bus/vmbus/devices").is_ok_and(|devices| !devices.is_empty())
+        || dmi("sys_vendor") == "Microsoft Corporation" && dmi("product_name") == "Virtual Machine"
 }
 
 /// The vendor in the firmware tables (the table of systemd's src/basic/virt.c).
@@ -199,8 +208,21 @@ mod tests {
         assert_eq!(named(&[guest]).unwrap(), "vm-other");
         assert_eq!(named(&[("/proc/cpuinfo", "flags : fpu hypervisor\n")]).unwrap(), "vm-other");
         assert_eq!(named(&[guest, (CLOCKS, "tsc kvm-clock \n")]).unwrap(), "kvm");
-        let hyperv = (CLOCKS, "hyperv_clocksource_tsc_page acpi_pm\n");
-        assert_eq!(named(&[guest, hyperv]).unwrap(), "microsoft");
+        for clocks in [
+            "hyperv_clocksource_tsc_page acpi_pm\n",
+            "tsc hyperv_clocksource_msr\n",
+            "hyperv_clocksource acpi_pm\n",
+        ] {
+            assert_eq!(named(&[guest, (CLOCKS, clocks)]).unwrap(), "microsoft");
+        }
+        // Of the first generation, with the processor's clock alone.
+        let (vendor, product) = (
+            (dmi("sys_vendor", "Microsoft Corporation")),
+            (dmi("product_name", "Virtual Machine")),
+        );
+        let firmware = [guest, (&vendor.0, vendor.1), (&product.0, product.1)];
+        assert_eq!(named(&firmware).unwrap(), "microsoft");
+        assert_eq!(named(&firmware[..2]).unwrap(), "vm-other", "a Surface has that vendor");
         for ((path, text), name) in [
             (dmi("product_name", "VMware Virtual Platform"), "vmware"),
             (dmi("product_name", "VirtualBox"), "oracle"),

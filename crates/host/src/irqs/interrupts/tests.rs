@@ -173,3 +173,15 @@ fn table(cpus: &BTreeSet<u32>, rows: &BTreeMap<u32, Vec<u32>>) -> String {
     }
     text + "\n"
 }
+
+#[test]
+fn lines_with_the_same_name_are_one() {
+    let power = "           CPU0       CPU1\n\
+                 LOC:         10         20   Local timer interrupts for timer event device\n\
+                 BCT:          0          0   Broadcast timer interrupts for timer event device\n\
+                 LOC:          3          0   Local timer interrupts for others\n";
+    let found = parse(power);
+    let names: Vec<_> = found.arch.iter().map(|arch| arch.name.as_str()).collect();
+    assert_eq!(names, ["LOC", "BCT"]);
+    assert_eq!(found.arch[0].counts, counts(&[(0, 13), (1, 20)]));
+}
