@@ -43,11 +43,18 @@ struct {
 	__type(value, u32);
 } runs_of_cpu SEC(".maps");
 
+struct request {
+	u64 read_ns;
+	/* The hash of the connection's ends (skc_hash): the next one may have a socket at the same address. */
+	u32 connection;
+	u32 unused;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, AWAITED_MAX);
 	__type(key, u64);
-	__type(value, u64);
+	__type(value, struct request);
 } awaited SEC(".maps");
 
 /* By the number of the server; max_entries is set by user space. */
@@ -92,11 +99,20 @@ static __always_inline u64 request_of(u64 sk, u32 protocol)
 	return protocol == TCP ? sk : sk ^ (u64)(u32)bpf_get_current_pid_tgid() << 32;
 }
 
-static __always_inline void has_read(u64 sk, u32 protocol)
+static __always_inline u32 connection_of(struct sock *sk, u32 protocol)
 {
-	u64 request = request_of(sk, protocol), now = bpf_ktime_get_ns();
+	return protocol == TCP ? BPF_CORE_READ(sk, __sk_common.skc_hash) : 0;
+}
 
-	bpf_map_update_elem(&awaited, &request, &now, BPF_ANY);
+static __always_inline void has_read(struct sock *sk, u32 protocol)
+{
+	u64 key = request_of(address_of((u64)sk), protocol);
+	struct request request = {
+		.read_ns = bpf_ktime_get_ns(),
+		.connection = connection_of(sk, protocol),
+	};
+
+	bpf_map_update_elem(&awaited, &key, &request, BPF_ANY);
 }
 
 /* A receive call has copied data of a connection. */
@@ -105,7 +121,7 @@ PROBE(answer_segment, "tcp_rcv_space_adjust")
 	struct sock *sk = (struct sock *)ctx[0];
 
 	if (may_run() && find_server(sk, TCP, direct))
-		has_read(address_of((u64)sk), TCP);
+		has_read(sk, TCP);
 }
 
 /* A receive call returns, since Linux 6.3. */
@@ -116,16 +132,18 @@ PROBE(answer_datagram, "sock_recv_length")
 	if ((s32)ctx[1] <= 0 || ctx[2] & MSG_PEEK || !may_run())
 		return;
 	if (BPF_CORE_READ(sk, sk_protocol) == IPPROTO_UDP && find_server(sk, UDP, direct))
-		has_read(address_of((u64)sk), UDP);
+		has_read(sk, UDP);
 }
 
-/* Whether a segment has data. */
+/* Whether a segment has data; not known, and no, of one that is in a tunnel already: it has passed here before. */
 static __always_inline bool has_data(struct sk_buff *skb, const bool direct)
 {
 	u64 data = address_of((u64)GET(direct, skb, data));
 	u64 header = address_of((u64)GET(direct, skb, head)) + GET(direct, skb, transport_header);
 	u8 words = 0;
 
+	if (BPF_CORE_READ_BITFIELD_PROBED(skb, encapsulation))
+		return false;
 	bpf_probe_read_kernel(&words, sizeof(words), (void *)(header + TCP_HEADER_LENGTH));
 	return GET(direct, skb, len) > header - data + (words >> 4) * 4;
 }
@@ -133,8 +151,9 @@ static __always_inline bool has_data(struct sk_buff *skb, const bool direct)
 PROBE(answer_sent, "net_dev_queue")
 {
 	struct sk_buff *skb = (struct sk_buff *)ctx[0];
-	u64 request, now, *since;
+	struct request *request;
 	u32 server, protocol;
+	u64 key, ns;
 	struct histogram *h;
 	struct sock *sk;
 
@@ -153,17 +172,19 @@ PROBE(answer_sent, "net_dev_queue")
 	default:
 		return;
 	}
-	request = request_of((u64)sk, protocol);
-	since = bpf_map_lookup_elem(&awaited, &request);
-	if (!since || (protocol == TCP && !has_data(skb, direct)))
+	key = request_of((u64)sk, protocol);
+	request = bpf_map_lookup_elem(&awaited, &key);
+	if (!request || (protocol == TCP && !has_data(skb, direct)))
 		return;
 	/* A socket that is only there to complete a handshake or to wait has other fields: it has no request. */
 	server = server_of[protocol][BPF_CORE_READ(sk, __sk_common.skc_num)];
-	now = bpf_ktime_get_ns() - *since;
-	bpf_map_delete_elem(&awaited, &request);
+	ns = bpf_ktime_get_ns() - request->read_ns;
+	if (request->connection != connection_of(sk, protocol))
+		server = 0;
+	bpf_map_delete_elem(&awaited, &key);
 	h = bpf_map_lookup_elem(&answers, &server);
 	if (h && server)
-		histogram_add(h, now);
+		histogram_add(h, ns);
 }
 
 /* Run manually to measure the cost that the kernel's run-time statistics add to each run. */

@@ -26,6 +26,7 @@ struct drop_key {
 struct drop_count {
 	u64 packets, bytes; /* that match the filter */
 	u64 all; /* including those that do not */
+	u64 described; /* that were looked at, of those that match */
 	char dev[DEVICE_NAME];
 };
 
@@ -103,24 +104,27 @@ struct drop {
 static __always_inline void adapt_gap(void)
 {
 	u64 now, took, least = BATCH * least_gap_ns;
+	u32 shift;
 
 	if (++described % BATCH)
 		return;
 	now = bpf_ktime_get_ns();
 	took = now - batch_began;
 	batch_began = now;
-	if (took < least && gap_shift < GAP_SHIFT_MAX)
-		gap_shift++;
-	else if (took > 5 * least / 2 && gap_shift)
-		gap_shift--;
+	/* Read once: others write it, and it must not leave its range. */
+	shift = gap_shift;
+	if (took < least && shift < GAP_SHIFT_MAX)
+		gap_shift = shift + 1;
+	else if (took > 5 * least / 2 && shift)
+		gap_shift = shift - 1;
 }
 
 /* How many drops this one stands for; 0: another one does. The gaps are random, so that no pattern escapes. */
 static __always_inline u64 weight_of_drop(void)
 {
-	u64 now, weight;
+	u64 now, weight = 1;
+	u32 zero = 0, shift;
 	struct gap *gap;
-	u32 zero = 0;
 
 	if (!least_gap_ns)
 		return 1;
@@ -133,15 +137,17 @@ static __always_inline u64 weight_of_drop(void)
 		gap->passed++;
 		return 0;
 	}
-	/* The flood is over. */
-	if (gap->left && gap_shift)
-		gap_shift--;
 	adapt_gap();
-	weight = 1 + gap->passed;
+	/* What comes when the flood is over stands for itself: those before it are counted as not placed. */
+	if (gap->left)
+		__sync_fetch_and_add(&unplaced_all, gap->passed);
+	else
+		weight += gap->passed;
 	if (gap->passed)
 		__sync_fetch_and_add(&extrapolated, gap->passed);
 	gap->passed = 0;
-	gap->left = gap_shift ? bpf_get_prandom_u32() % (2U << (gap_shift & 31)) : 0;
+	shift = gap_shift;
+	gap->left = shift ? bpf_get_prandom_u32() % (2U << (shift & 15)) : 0;
 	gap->ended = now;
 	return weight;
 }
@@ -191,6 +197,7 @@ static __always_inline void count_drop(struct drop *d)
 	if (d->wanted) {
 		__sync_fetch_and_add(&count->packets, d->weight);
 		__sync_fetch_and_add(&count->bytes, d->weight * d->bytes);
+		__sync_fetch_and_add(&count->described, 1);
 	}
 }
 

@@ -190,6 +190,7 @@ struct sk_buff {
 	__u32 vlan_all;
 	__u8 cloned : 1;
 	__u8 fclone : 2;
+	__u8 encapsulation : 1;
 	unsigned char *head;
 	unsigned char *data;
 	unsigned int len, data_len;
@@ -263,6 +264,7 @@ typedef struct {
 struct sock_common {
 	__be32 skc_daddr;
 	__be32 skc_rcv_saddr;
+	unsigned int skc_hash;
 	__be16 skc_dport;
 	u16 skc_num;
 	unsigned short skc_family;

@@ -130,6 +130,9 @@ pub struct Drop {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Packets that were looked at: fewer in a flood (see `extrapolated`). 0: of a nearpath that looked at all.
+    #[serde(default)]
+    pub looked_at: u64,
 }
 
 /// Packets of a flow that were dropped for one reason.

@@ -9,7 +9,7 @@
 use crate::severity::LATE_NS;
 use crate::{Check, CheckOutcome, Context, text};
 use nearpath_model::answers::ServerAnswers;
-use nearpath_model::{Finding, Severity, Subject, Whose};
+use nearpath_model::{Finding, Protocol, Severity, Subject, Whose};
 use std::cmp::Reverse;
 
 pub(super) const CHECK: Check =
@@ -35,7 +35,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
         outcome.not_checked(format!("{fact}: {reason}"));
     }
     let mut slow: Vec<&ServerAnswers> = measured.servers.iter().filter(|s| is_slow(s)).collect();
-    slow.sort_by_key(|server| (Reverse(server.p50_ns), server.port));
+    slow.sort_by_key(|server| {
+        (server.protocol == Protocol::Udp, Reverse(server.p50_ns), server.port)
+    });
     outcome.findings = slow.into_iter().take(NAMED).map(finding).collect();
     outcome
 }
@@ -58,7 +60,12 @@ fn finding(server: &ServerAnswers) -> Finding {
         true => ("p50", server.p50_ns),
         false => ("p99", server.p99_ns),
     };
-    let title = format!("{who} takes {} from request to answer ({percentile})", text::time(ns));
+    // A socket may send what nobody asked for.
+    let answer = match server.protocol {
+        Protocol::Udp => "a read to its next packet",
+        _ => "request to answer",
+    };
+    let title = format!("{who} takes {} from {answer} ({percentile})", text::time(ns));
     let process = server.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
     let mut finding = Finding::new(Severity::Info, title)
         .about([Subject::Port(server.port)])
@@ -73,7 +80,7 @@ fn finding(server: &ServerAnswers) -> Finding {
         ))
         .evidence(
             "This is the application's time, whatever it does meanwhile: computing, a lock, a garbage collection, fsync, waiting \
-             for another server. strace -f -r -p PID and perf trace show what it waits for.",
+             for another server, or for something to tell (long polling). strace -f -r -p PID and perf trace show what it waits for.",
         );
     finding.cost.max_ns = Some(server.max_ns);
     finding

@@ -26,6 +26,8 @@ const NEARLY_FULL: f64 = 0.8;
 const FULL: f64 = 0.95;
 /// Share of what netfilter dropped, by which one protocol says why.
 const MOST: f64 = 0.8;
+/// Drops that are seen beyond those of connection tracking, up to which they are the same.
+const MOST_SEEN: f64 = 1.25;
 /// Refused connections per second below which it may be a stray one.
 const STRAY_PER_S: f64 = 0.2;
 
@@ -51,6 +53,9 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     // An early drop gives up another connection for the new one; a drop gives up the new one.
     let refused = context.counter("conntrack.insert_failed").unwrap_or(0);
     outcome.findings.extend(not_inserted(context, refused));
+    // A connection that is refused is counted as dropped, unless its bucket was too long.
+    let long = context.counter("conntrack.chaintoolong").unwrap_or(0);
+    let refused = refused.saturating_sub(long);
     let dropped = context.counter("conntrack.drop").unwrap_or(0).saturating_sub(refused);
     let early = context.counter("conntrack.early_drop").unwrap_or(0);
     let used = ratio(count, max).unwrap_or(0.0);
@@ -96,7 +101,7 @@ fn not_inserted(context: &Context<'_>, refused: u64) -> Option<Finding> {
     }
     let rise = |name: &str| context.counter(name).unwrap_or(0);
     let (long, resolved) = (rise("conntrack.chaintoolong"), rise("conntrack.clash_resolve"));
-    let tcp = share_of_tcp(context);
+    let tcp = share_of_tcp(context, refused);
     let (why, advice) = if long.saturating_mul(2) >= refused {
         ("hash buckets too long", LONG)
     } else if tcp.is_some_and(|share| share >= MOST) {
@@ -129,8 +134,9 @@ const EITHER: &str = "TCP: source NAT has no port left for that destination (mor
                       two packets from one socket before the first was entered (a resolver's A and AAAA: \
                       single-request-reopen). nearpath measure drops --per protocol tells which.";
 
-/// The share of TCP in what netfilter was seen to drop.
-fn share_of_tcp(context: &Context<'_>) -> Option<f64> {
+/// The share of TCP in what netfilter was seen to drop, if that was little else than these connections.
+fn share_of_tcp(context: &Context<'_>, refused: u64) -> Option<f64> {
+    context.earlier?;
     let its = |tcp: bool| {
         let drops = context.drops.into_iter().flat_map(|drops| &drops.drops);
         let its = drops.filter(|drop| {
@@ -139,5 +145,7 @@ fn share_of_tcp(context: &Context<'_>) -> Option<f64> {
         });
         total(its.filter(|drop| !tcp || drop.protocol == "TCP").map(|drop| drop.packets))
     };
-    ratio(its(true), its(false))
+    let seconds = context.drops.map_or(0.0, |drops| drops.duration_s).max(f64::MIN_POSITIVE);
+    let is_little_else = its(false) as f64 / seconds <= MOST_SEEN * context.per_second(refused);
+    ratio(its(true), its(false)).filter(|_| is_little_else)
 }

@@ -15,7 +15,7 @@ use crate::counters::total;
 use crate::readers::STANDING_NS;
 use crate::severity::EVENTS_PER_S;
 use crate::{Check, CheckOutcome, Context, severity, text};
-use nearpath_model::drops::{DropMeasurement, DropStage, in_short};
+use nearpath_model::drops::{Drop, DropMeasurement, DropStage, in_short};
 use nearpath_model::{
     Direction, Finding, InterfaceFile, Measurement, Nic, NicKind, ProposedChange, SettingFile,
     Severity, Subject, Watch,
@@ -157,7 +157,7 @@ const RULES: [Rule; 21] = [
     ),
     rule(
         "BRIDGE_",
-        false,
+        true,
         "A port that spanning tree blocks (bridge link: state), a VLAN that the port does not have (bridge vlan), a \
          multicast group without a listener (bridge mdb; a snooping bridge needs a querier), or no port at all.",
     ),
@@ -168,7 +168,7 @@ const RULES: [Rule; 21] = [
     ),
     rule(
         "NO_TX_TARGET",
-        false,
+        true,
         "The virtual device knows nowhere to send them: a VXLAN without a peer for their address (bridge fdb show dev NAME), \
          a bond or team without a link, a tunnel without a remote.",
     ),
@@ -193,6 +193,7 @@ struct Dropped<'a> {
     device: Option<&'a str>,
     meaning: Option<&'a str>,
     packets: u64,
+    looked_at: u64,
 }
 
 /// Over what time they were counted, and how many packets there were in each second.
@@ -201,8 +202,10 @@ struct Base {
     seconds: f64,
     /// Those that came through.
     arrived_per_s: f64,
-    /// Those that IP sent or forwarded, lost ones included (RFC 4293, `OutRequests`, `ForwDatagrams`); 0: unknown.
+    /// Those that IP sent or forwarded (RFC 4293, `OutRequests`, `ForwDatagrams`); 0: unknown.
     sent_per_s: f64,
+    /// Whether these include those that were lost on the way out (`Ip.OutTransmits` is there since Linux 6.7).
+    with_lost: bool,
 }
 
 impl Base {
@@ -210,7 +213,10 @@ impl Base {
     /// not counted as sent.
     fn all_per_s(&self, direction: Direction, lost_per_s: f64) -> f64 {
         match direction {
-            Direction::Tx if self.sent_per_s >= lost_per_s => self.sent_per_s,
+            Direction::Tx if self.with_lost && self.sent_per_s >= lost_per_s => self.sent_per_s,
+            Direction::Tx if !self.with_lost && self.sent_per_s > 0.0 => {
+                self.sent_per_s + lost_per_s
+            }
             _ => lost_per_s + self.arrived_per_s,
         }
     }
@@ -233,7 +239,8 @@ fn run(context: &Context<'_>) -> CheckOutcome {
     };
     let sent = SENT.iter().filter_map(|name| context.counter(name));
     let sent_per_s = context.earlier.map_or(0.0, |_| context.per_second(total(sent)));
-    let base = Base { seconds, arrived_per_s, sent_per_s };
+    let with_lost = context.counter("Ip.OutTransmits").is_some();
+    let base = Base { seconds, arrived_per_s, sent_per_s, with_lost };
     let mut by_reason: BTreeMap<(Why<'_>, Direction), Vec<Dropped<'_>>> = BTreeMap::new();
     for drop in all.into_iter().filter(|drop| !is_elsewhere(context, drop)) {
         by_reason.entry((drop.why, drop.direction)).or_default().push(drop);
@@ -248,21 +255,23 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 /// All drops in the interval. A packet that is on no device, or about to be sent on one, is sent by this host.
 fn counted(drops: &DropMeasurement) -> Vec<Dropped<'_>> {
     let all = drops.drops.iter().filter_map(|drop| {
-        let is_sent = drop.device.is_none()
-            || SENDING.contains(&drop.stage)
-            || drop.reason.as_deref() == Some("NO_TX_TARGET")
-            || drop.function.ends_with("_xmit");
         Some(Dropped {
             why: why(drop.reason.as_deref(), &drop.function)?,
-            direction: if is_sent { Direction::Tx } else { Direction::Rx },
+            direction: if is_sent(drop) { Direction::Tx } else { Direction::Rx },
             function: &drop.function,
             after: None,
             device: drop.device.as_deref(),
             meaning: drop.meaning.as_deref(),
             packets: drop.packets,
+            looked_at: if drop.looked_at > 0 { drop.looked_at } else { drop.packets },
         })
     });
     all.collect()
+}
+
+/// Whether a packet was about to be sent. One on no device was, or came from a socket of this host.
+pub(super) fn is_sent(drop: &Drop) -> bool {
+    drop.device.is_none() || SENDING.contains(&drop.stage) || drop.function.ends_with("_xmit")
 }
 
 /// Those of the packets that were followed.
@@ -276,6 +285,7 @@ fn followed(measurement: &Measurement) -> Vec<Dropped<'_>> {
             device: drop.device.as_deref(),
             meaning: drop.meaning.as_deref(),
             packets: drop.packets,
+            looked_at: drop.packets,
         })
     });
     all.collect()
@@ -294,7 +304,7 @@ const PLACES: [(&str, &str); 17] = [
     ("br_handle_ingress_vlan_tunnel", "BRIDGE_PORT"),
     ("br_allowed_ingress", "BRIDGE_VLAN"),
     ("__allowed_ingress", "BRIDGE_VLAN"),
-    ("br_flood", "BRIDGE_NO_EGRESS_PORT"),
+    ("br_flood", "BRIDGE_NO_PORT"),
     ("ip_defrag", "FRAG_REASM"),
     ("ip_frag_queue", "FRAG_REASM"),
     ("ipv6_frag_rcv", "FRAG_REASM"),
@@ -303,14 +313,16 @@ const PLACES: [(&str, &str); 17] = [
 ];
 
 /// Reasons that no kernel gives.
-const OURS: [&str; 5] =
-    ["NFQUEUE_FULL", "FRAG_REASM", "BRIDGE_PORT", "BRIDGE_VLAN", "NOT_SPECIFIED"];
+const OURS: [&str; 6] =
+    ["NFQUEUE_FULL", "FRAG_REASM", "BRIDGE_PORT", "BRIDGE_VLAN", "BRIDGE_NO_PORT", "NOT_SPECIFIED"];
 
 /// The kernel's reason, or what the function stands for. Kernels without any reasons free packets there that are no loss:
 /// then a function that is not known tells nothing.
 fn why<'a>(reason: Option<&'a str>, function: &'a str) -> Option<Why<'a>> {
     let place = || PLACES.iter().find(|(place, _)| *place == function);
     match reason {
+        // A bridge that floods to nobody.
+        Some("NO_TX_TARGET") if function.starts_with("br_") => Some(Why::Reason("BRIDGE_NO_PORT")),
         Some(reason) if reason != "NOT_SPECIFIED" => Some(Why::Reason(reason)),
         told => match place() {
             Some((_, reason)) => Some(Why::Reason(reason)),
@@ -349,7 +361,10 @@ fn finding(
 ) -> Option<Finding> {
     let lost = total(drops.iter().map(|drop| drop.packets));
     let rate = lost as f64 / base.seconds;
-    let all_per_s = base.all_per_s(direction, rate);
+    let all_per_s = match on_one_device(context, drops) {
+        Some(sent_per_s) if direction == Direction::Tx => sent_per_s + rate,
+        _ => base.all_per_s(direction, rate),
+    };
     let share = rate / all_per_s.max(f64::MIN_POSITIVE);
     let reason = match why {
         Why::Reason(reason) => reason,
@@ -364,7 +379,8 @@ fn finding(
         // What is freed there may be no loss.
         (false, _) => share >= MANY && rate >= NOTABLE_PER_S,
     };
-    if lost < ENOUGH || !is_notable {
+    let looked_at = total(drops.iter().map(|drop| drop.looked_at));
+    if looked_at < ENOUGH || !is_notable {
         return None;
     }
     let severity = severity::of_loss_rate(Some(share), rate);
@@ -387,6 +403,7 @@ fn finding(
         ("FULL_RING", _) => "dropped: ring full".to_owned(),
         ("FRAG_REASM", _) => "dropped: not reassembled".to_owned(),
         ("BRIDGE_PORT", _) => "dropped by the bridge's port".to_owned(),
+        ("BRIDGE_NO_PORT", _) => "dropped: no bridge port to leave by".to_owned(),
         ("BRIDGE_VLAN", _) => "dropped: VLAN not on the bridge's port".to_owned(),
         ("NFQUEUE_FULL", _) => "dropped: NFQUEUE full".to_owned(),
         ("NOT_SPECIFIED", _) => match why {
@@ -458,6 +475,15 @@ fn finding(
         finding.changes.extend(longer_rings(context, drops));
     }
     Some(finding.evidence(rule.hint))
+}
+
+/// What the device of these packets sent in each second, if it is one that is known.
+fn on_one_device(context: &Context<'_>, drops: &[Dropped<'_>]) -> Option<f64> {
+    context.earlier?;
+    let device = drops.first()?.device?;
+    let is_one = drops.iter().all(|drop| drop.device == Some(device));
+    let nic = context.nics().find(|nic| nic.name == device).filter(|_| is_one)?;
+    context.rate(context.statistic(nic, "tx_packets")?)
 }
 
 /// The flow of most of these packets.

@@ -15,6 +15,7 @@
 use super::packet_drops;
 use crate::counters::{ratio, total};
 use crate::{Check, CheckOutcome, Context, severity, text};
+use nearpath_model::drops::Drop;
 use nearpath_model::{Finding, Severity, StageDrop};
 
 pub(super) const CHECK: Check = Check::new(
@@ -27,8 +28,8 @@ pub(super) const CHECK: Check = Check::new(
 const STRAY_PER_S: f64 = 1.0;
 /// Packets that were seen to be dropped, from which `packet_drops` has the finding.
 const SEEN: u64 = 20;
-/// Share since boot from which it is reported.
-const MANY_SINCE_BOOT: f64 = 0.01;
+/// Share from which it is reported since boot, and more than usual.
+const MANY: f64 = 0.01;
 
 /// Why packets were dropped.
 struct Cause {
@@ -36,6 +37,10 @@ struct Cause {
     reasons: &'static [&'static str],
     /// The kernel's counters.
     counters: &'static [&'static str],
+    /// Healthy hosts have some: below a hundredth of all it is `info`.
+    is_usual: bool,
+    /// Counters of another cause that has them as well.
+    without: &'static [&'static str],
     /// All of the same kind, but for those lost; with [`Cause::of_all`] including them.
     arrived: &'static [&'static str],
     of_all: bool,
@@ -56,6 +61,8 @@ impl Cause {
         Self {
             reasons: &[],
             counters,
+            is_usual: false,
+            without: &[],
             arrived: &[],
             of_all: false,
             what,
@@ -66,6 +73,8 @@ impl Cause {
 }
 
 const UDP: &[&str] = &["Udp.InDatagrams", "Udp6.InDatagrams"];
+const DISCARDED: &[&str] = &["Ip.OutDiscards", "Ip6.OutDiscards"];
+const RECEIVED: &[&str] = &["Ip.InReceives", "Ip6.InReceives"];
 const SENT: &[&str] = &["Ip.OutRequests", "Ip6.OutRequests"];
 const CAUSES: &[Cause] = &[
     Cause {
@@ -83,7 +92,7 @@ const CAUSES: &[Cause] = &[
         arrived: UDP,
         at_most: Severity::Critical,
         ..Cause::new(
-            &["Udp.InCsumErrors", "Udp6.InCsumErrors"],
+            &["Udp.InCsumErrors", "Udp6.InCsumErrors", "Tcp.InCsumErrors"],
             "wrong checksum",
             "Damaged on the way, or sent without a checksum by a device whose offload does not work: ethtool -K \
              DEV tx off on the sender shows which.",
@@ -112,7 +121,7 @@ const CAUSES: &[Cause] = &[
     Cause {
         reasons: &["IP_OUTNOROUTES", "IP_INNOROUTES"],
         ..Cause::new(
-            &["Ip.OutNoRoutes", "IpExt.InNoRoutes", "Ip6.OutNoRoutes", "Ip6.InNoRoutes"],
+            &["Ip.OutNoRoutes", "IpExt.InNoRoutes", "Ip6.InNoRoutes"],
             "no route",
             "ip route get ADDRESS shows which route an address has.",
         )
@@ -140,22 +149,53 @@ const CAUSES: &[Cause] = &[
         ],
         arrived: SENT,
         of_all: true,
-        at_most: Severity::Critical,
+        at_most: Severity::Warning,
         ..Cause::new(
-            &["Ip.OutDiscards", "Ip6.OutDiscards"],
+            DISCARDED,
             "not sent (OutDiscards)",
-            "Without a fault of their own: a firewall rule on the way out (the program sees EPERM), a full qdisc (ENOBUFS), a \
-             neighbour that does not answer, or no memory. nearpath measure drops shows the function.",
+            "A firewall rule on the way out (the program sees EPERM), a full qdisc (ENOBUFS), no memory; or nothing is lost, and \
+             sockets that do not wait had no room in their send buffer (EAGAIN), as is usual at line rate. nearpath measure \
+             drops shows what was dropped, and by which function.",
         )
     },
-    Cause::new(
-        &["Ip.FragFails", "Ip6.FragFails"],
-        "larger than the MTU",
-        "They have DF set, or are of IPv6, and are larger than the MTU of the device that they leave by; their sender is \
-         told by ICMP, which a firewall must let through (ip -s route get ADDRESS shows the path MTU that is known).",
-    ),
+    Cause {
+        reasons: &["QDISC_DROP", "NEIGH_CREATEFAIL"],
+        without: DISCARDED,
+        arrived: &["Udp.OutDatagrams", "Udp6.OutDatagrams"],
+        at_most: Severity::Critical,
+        ..Cause::new(
+            &["Udp.SndbufErrors", "Udp6.SndbufErrors"],
+            "send buffer full (SndbufErrors)",
+            "The program sends faster than the device takes them: its send buffer (SO_SNDBUF, net.core.wmem_max) or the qdisc is \
+             full. The program sees EAGAIN or ENOBUFS, or nothing.",
+        )
+    },
+    Cause {
+        reasons: &["NEIGH_QUEUEFULL", "NEIGH_FAILED"],
+        ..Cause::new(
+            &["arp_cache.unresolved_discards", "ndisc_cache.unresolved_discards"],
+            "their neighbour does not answer",
+            "They waited for an answer to ARP or neighbour discovery, and more came than may wait \
+             (neigh/default/unres_qlen_bytes): ip neigh show nud incomplete nud failed names the neighbours.",
+        )
+    },
+    Cause {
+        reasons: &["PKT_TOO_BIG"],
+        is_usual: true,
+        arrived: &["Ip.OutRequests", "Ip.ForwDatagrams", "Ip6.OutRequests", "Ip6.OutForwDatagrams"],
+        of_all: true,
+        ..Cause::new(
+            &["Ip.FragFails", "Ip6.FragFails"],
+            "larger than the MTU",
+            "They have DF set, or are of IPv6, and are larger than the MTU of the device that they leave by; their sender is \
+             told by ICMP, which a firewall must let through (ip -s route get ADDRESS shows the path MTU that is known).",
+        )
+    },
     Cause {
         reasons: &["IP_INHDR", "IP_CSUM"],
+        is_usual: true,
+        arrived: RECEIVED,
+        of_all: true,
         ..Cause::new(
             &["Ip.InHdrErrors", "Ip6.InHdrErrors"],
             "errors in the IP header",
@@ -164,6 +204,9 @@ const CAUSES: &[Cause] = &[
     },
     Cause {
         reasons: &["IP_INADDRERRORS"],
+        is_usual: true,
+        arrived: RECEIVED,
+        of_all: true,
         ..Cause::new(
             &["Ip.InAddrErrors", "Ip6.InAddrErrors"],
             "not for this host",
@@ -172,12 +215,15 @@ const CAUSES: &[Cause] = &[
         )
     },
     Cause {
-        reasons: &["NETFILTER_DROP", "SOCKET_FILTER", "XFRM_POLICY", "NOMEM"],
+        reasons: &["IPV6DISABLED", "XFRM_POLICY", "NOMEM"],
+        is_usual: true,
+        arrived: RECEIVED,
+        of_all: true,
         ..Cause::new(
             &["Ip.InDiscards", "Ip6.InDiscards"],
             "not delivered (InDiscards)",
-            "Without a fault of their own: a firewall rule, a policy of IPsec (ip xfrm policy), or no memory. nearpath measure \
-             drops shows the function.",
+            "Without a fault of their own: IPv6 is disabled on their device (net.ipv6.conf.DEV.disable_ipv6), a policy of IPsec \
+             (ip xfrm policy), or no memory. nearpath measure drops shows the function.",
         )
     },
 ];
@@ -196,7 +242,7 @@ fn run(context: &Context<'_>) -> CheckOutcome {
 /// Counters since boot tell little of the present: strangers send all the time.
 fn finding(context: &Context<'_>, cause: &Cause) -> Option<Finding> {
     let sum = |names: &[&str]| total(names.iter().filter_map(|name| context.counter(name)));
-    let lost = sum(cause.counters);
+    let lost = sum(cause.counters).saturating_sub(sum(cause.without));
     let arrived = Some(sum(cause.arrived)).filter(|_| !cause.arrived.is_empty());
     let arrived = arrived.map(|all| if cause.of_all { all.saturating_sub(lost) } else { all });
     let all = arrived.map(|arrived| arrived.saturating_add(lost));
@@ -204,21 +250,29 @@ fn finding(context: &Context<'_>, cause: &Cause) -> Option<Finding> {
     let is_notable = match context.earlier {
         Some(_) => context.per_second(lost) >= STRAY_PER_S,
         None => {
-            cause.at_most == Severity::Critical
+            (cause.at_most == Severity::Critical || cause.arrived == SENT)
                 && lost >= SEEN
-                && share.is_some_and(|share| share >= MANY_SINCE_BOOT)
+                && share.is_some_and(|share| share >= MANY)
         }
     };
-    if !is_notable || seen(context, cause.reasons) >= SEEN {
+    if !is_notable || seen(context, cause) >= SEEN {
         return None;
     }
     let severity = severity::of_loss(context, lost, arrived).min(cause.at_most);
+    let severity = match share {
+        Some(share) if cause.is_usual && share < MANY => Severity::Info,
+        // Who looked saw none of them dropped.
+        _ if cause.counters == DISCARDED && context.drops.is_some() => Severity::Info,
+        _ => severity,
+    };
     let (packets, since) = (text::count(lost, "packet"), context.since());
     let title = format!("{packets} dropped {since}: {}", cause.what);
     let mut finding = Finding::new(severity, title).evidence(counted(context, cause.counters));
     finding = finding.evidence(cause.advice);
     let Some(all) = all else { return Some(finding) };
-    let kind = if cause.arrived == SENT { " that were sent" } else { " that arrived" };
+    let is_sent =
+        cause.arrived == SENT || cause.counters.iter().any(|name| name.contains("Sndbuf"));
+    let kind = if is_sent { " that were sent" } else { " that arrived" };
     Some(finding.share(share, text::short(all) + kind))
 }
 
@@ -232,12 +286,15 @@ fn counted(context: &Context<'_>, counters: &[&str]) -> String {
 }
 
 /// Packets that were seen to be dropped for one of these reasons.
-fn seen(context: &Context<'_>, reasons: &[&str]) -> u64 {
+fn seen(context: &Context<'_>, cause: &Cause) -> u64 {
+    let reasons = cause.reasons;
     let is_of = |reason: &Option<String>, function: &str| {
         packet_drops::reason_of(reason.as_deref(), function).is_some_and(|r| reasons.contains(&r))
     };
     if let Some(drops) = context.drops {
+        let is_way = |drop: &&Drop| cause.arrived != SENT || packet_drops::is_sent(drop);
         let its = drops.drops.iter().filter(|drop| is_of(&drop.reason, &drop.function));
+        let its = its.filter(is_way);
         return total(its.map(|drop| drop.packets));
     }
     let followed = context.measurement.into_iter().flat_map(|measurement| &measurement.drops);

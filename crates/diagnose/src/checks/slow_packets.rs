@@ -10,8 +10,8 @@ use crate::place::{allowed, spared};
 use crate::severity::LATE_NS;
 use crate::{Check, CheckOutcome, Context, readers, severity, text};
 use nearpath_model::{
-    CpuSet, Culprit, Direction, Finding, IrqNumber, Measurement, Outlier, Proposal, ProposedChange,
-    SettingFile, Severity, Share, ShareKind, Span, Subject, Whose,
+    CpuSet, Culprit, Direction, Finding, IrqNumber, Measurement, NicKind, Outlier, Proposal,
+    ProposedChange, SettingFile, Severity, Share, ShareKind, Span, Subject, Whose,
 };
 use std::collections::BTreeSet;
 
@@ -197,7 +197,12 @@ fn finding(
     let is_nearpath = cause.who.as_ref().is_some_and(|who| who.nearpath);
     // What is sent to a tun or tap is read by a program.
     let is_sent = cause.share == ShareKind::Held
+        && cause.who.is_some()
         && outliers_of(measurement, cause).any(|outlier| outlier.direction == Direction::Tx);
+    if is_sent && !context.host.nics.iter().any(|nic| nic.kind == NicKind::Tap) {
+        // Some drivers free what they have sent when they send again, in the context of whoever sends.
+        return None;
+    }
     let (doing, hint) = match (is_reader, is_sent) {
         (true, _) => READER,
         (_, true) => DEVICE_READER,
@@ -310,6 +315,11 @@ fn finding(
     if let Some(blocked) = cause.who.as_ref().and_then(blocked) {
         finding = finding.evidence(blocked);
     }
+    let hint = match (cause.share, on.as_deref()) {
+        (ShareKind::Asleep, Some("poll")) => ASLEEP_IN_POLL,
+        (ShareKind::Asleep, Some("nanosleep")) => ASLEEP_ON_PURPOSE,
+        _ => hint,
+    };
     finding.cost.seconds_per_second = Some(seconds);
     finding.cost.max_ns = outliers_of(measurement, cause).map(|outlier| outlier.span_ns).max();
     if let Some(worst) = measurement.outliers.first() {
@@ -398,6 +408,13 @@ const DEVICE_READER: (&str, &str) = (
     "It reads a tun, a tap or an AF_XDP ring: less work for each packet, several queues with a thread each (IFF_MULTI_QUEUE), or \
      fewer packets. A longer ring (tx_queue_len) only makes them older.",
 );
+
+/// What to do about a reader that sleeps in poll or epoll although its socket has data.
+const ASLEEP_IN_POLL: &str = "Its socket had data meanwhile: it waits for other descriptors than this one, or was told of it once \
+                              (EPOLLET) and did not read until EAGAIN; strace -p PID shows what it waits for.";
+/// The same of one that sleeps for a time.
+const ASLEEP_ON_PURPOSE: &str =
+    "It sleeps for a time that it has chosen itself, instead of waiting for its socket.";
 
 /// What to do about the time that observing took.
 const OBSERVER: &str = "Measuring takes this time on busy CPUs: --measure stages alone, or a lower --max-overhead, takes less.";

@@ -20,8 +20,8 @@ pub(super) const CHECK: Check =
 
 /// Connections that are named.
 const NAMED: usize = 3;
-/// `tcp_mem` is in pages, the smallest of which are that large.
-const PAGE: u64 = 4096;
+/// `tcp_mem` is in pages, the largest of which are that large.
+const LARGEST_PAGE: u64 = 65_536;
 /// TCP is to hold no more than this part of the memory.
 const PART: u64 = 4;
 
@@ -49,10 +49,20 @@ pub(crate) fn is_short(context: &Context<'_>) -> bool {
     fell_short || Memory::of(context).is_some_and(|memory| memory.is_short())
 }
 
-/// How often it came under pressure, or ended a connection for want of memory.
+/// How often it came under pressure. (`TCPAbortOnMemory` also counts orphans beyond `tcp_max_orphans`.)
 fn pressures(context: &Context<'_>) -> u64 {
-    let names = ["TcpExt.TCPMemoryPressures", "TcpExt.TCPAbortOnMemory"];
-    total(names.iter().filter_map(|name| context.counter(name)))
+    context.counter("TcpExt.TCPMemoryPressures").unwrap_or(0)
+}
+
+/// The size of a page; if it is unknown, so large that no limit is too high.
+fn page(context: &Context<'_>) -> u64 {
+    context
+        .host
+        .counters
+        .get("memory.page")
+        .copied()
+        .filter(|page| *page > 0)
+        .unwrap_or(LARGEST_PAGE)
 }
 
 fn run(context: &Context<'_>) -> CheckOutcome {
@@ -108,7 +118,7 @@ fn finding(context: &Context<'_>, memory: &Memory) -> Option<Finding> {
             text::bytes(c.send_queue_bytes.into())
         ));
     }
-    if waits.saturating_mul(2) >= held && waits / PAGE >= memory.held / 2 && waits > 0 {
+    if waits.saturating_mul(2) >= held && waits / page(context) >= memory.held / 2 && waits > 0 {
         return Some(finding.of(Whose::Application).evidence(
             "Most of it is data that its readers do not read: they are the cause, and more memory would fill as well.",
         ));
@@ -131,7 +141,7 @@ fn memory_of(c: &TcpConnection) -> u64 {
 fn doubled(context: &Context<'_>, memory: &Memory) -> Option<ProposedChange> {
     let [low, pressure, most] = memory.limits;
     let twice = memory.limits.map(|pages| pages.saturating_mul(2));
-    let bound = context.host.counters.get("memory.total").map(|bytes| bytes / PART / PAGE);
+    let bound = context.host.counters.get("memory.total").map(|bytes| bytes / PART / page(context));
     if bound.is_some_and(|bound| twice[2] > bound) {
         return None;
     }

@@ -11,9 +11,11 @@ use std::collections::BTreeMap;
 const KEPT: &[&str] = &[
     // Datagrams, and those dropped because a socket's buffer was full.
     "Udp.InDatagrams",
+    "Udp.OutDatagrams",
     "Udp.RcvbufErrors",
     "Udp.SndbufErrors",
     "Udp6.InDatagrams",
+    "Udp6.OutDatagrams",
     "Udp6.RcvbufErrors",
     "Udp6.SndbufErrors",
     // Datagrams dropped for another reason.
@@ -24,7 +26,9 @@ const KEPT: &[&str] = &[
     "Udp6.InCsumErrors",
     "Udp6.MemErrors",
     // Packets that IP sent and forwarded, and those that it could not deliver, forward, send or reassemble.
+    "Ip.InReceives",
     "Ip.OutRequests",
+    "Ip.OutTransmits",
     "Ip.ForwDatagrams",
     "Ip.InHdrErrors",
     "Ip.InAddrErrors",
@@ -38,6 +42,7 @@ const KEPT: &[&str] = &[
     "Ip.FragFails",
     "IpExt.InNoRoutes",
     "IpExt.InTruncatedPkts",
+    "Ip6.InReceives",
     "Ip6.OutRequests",
     "Ip6.OutForwDatagrams",
     "Ip6.InHdrErrors",
@@ -56,6 +61,7 @@ const KEPT: &[&str] = &[
     "TcpExt.IPReversePathFilter",
     // Segments, and those dropped or pruned because the buffer was full.
     "Tcp.InSegs",
+    "Tcp.InCsumErrors",
     "Tcp.OutSegs",
     "Tcp.RetransSegs",
     "TcpExt.TCPTimeouts",
@@ -70,9 +76,8 @@ const KEPT: &[&str] = &[
     "TcpExt.PAWSEstab",
     "TcpExt.ListenOverflows",
     "TcpExt.ListenDrops",
-    // How often TCP's memory ran short, and connections ended for it.
+    // How often TCP's memory ran short.
     "TcpExt.TCPMemoryPressures",
-    "TcpExt.TCPAbortOnMemory",
     // SYNs dropped, or answered with a cookie, because the queue of a listener was full.
     "TcpExt.TCPReqQFullDrop",
     "TcpExt.TCPReqQFullDoCookies",
@@ -159,7 +164,12 @@ mod tests {
         let counters = parse_protocols(text);
         assert_eq!(
             of(&counters),
-            [("Udp.InDatagrams", 20374), ("Udp.NoPorts", 163), ("Udp.RcvbufErrors", 7)]
+            [
+                ("Udp.InDatagrams", 20374),
+                ("Udp.NoPorts", 163),
+                ("Udp.OutDatagrams", 20604),
+                ("Udp.RcvbufErrors", 7)
+            ]
         );
         for text in [&b""[..], b"Udp: InDatagrams", b"Udp: InDatagrams\nTcp: 5\n", b"x\ny\n\xff"] {
             assert_eq!(parse_protocols(text), BTreeMap::new());

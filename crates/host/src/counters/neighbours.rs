@@ -1,4 +1,4 @@
-//! How often no neighbour could be added as their table was full. Input: `/proc/net/stat/{arp,ndisc}_cache`
+//! How often no neighbour could be added as their table was full, and packets that waited for one in vain. Input: `/proc/net/stat/{arp,ndisc}_cache`
 //! (net/core/neighbour.c `neigh_stat_seq_show`), of the initial network namespace: the tables are those of all. Output:
 //! host-wide counters.
 
@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 /// Of IPv4, and of IPv6.
 const TABLES: [&str; 2] = ["arp_cache", "ndisc_cache"];
 
+/// The statistics that are kept: the last is of packets beyond those that wait for an answer (`unres_qlen_bytes`).
+const KEPT: [&str; 2] = ["table_fulls", "unresolved_discards"];
+
 /// Reads the counters, as `arp_cache.table_fulls`.
 pub(super) fn read(root: &Root) -> BTreeMap<String, u64> {
     TABLES.iter().flat_map(|table| of_table(root, table)).collect()
@@ -18,7 +21,7 @@ pub(super) fn read(root: &Root) -> BTreeMap<String, u64> {
 fn of_table(root: &Root, table: &str) -> BTreeMap<String, u64> {
     let path = format!("/proc/net/stat/{table}");
     let there = |_| text_of_initial_netns(root, &format!("neighbours/{table}"), &path);
-    let sums = |text: String| per_cpu_table::sums(text.as_bytes(), table, &["table_fulls"]);
+    let sums = |text: String| per_cpu_table::sums(text.as_bytes(), table, &KEPT);
     root.text(&path).or_else(there).map(sums).unwrap_or_default()
 }
 

@@ -1,7 +1,7 @@
 //! The memory that sockets hold, and all memory: what `net.ipv4.tcp_mem` and `udp_mem` are compared with.
 //!
 //! Input: `/proc/net/sockstat` (`sockstat_seq_show` of net/ipv4/proc.c) and `/proc/meminfo`. Output: gauges: `sockstat.TCP.mem`
-//! and `sockstat.UDP.mem` in pages, of all network namespaces; `memory.total` in bytes.
+//! and `sockstat.UDP.mem` in pages, of all network namespaces; `memory.total` and, of this host, `memory.page` in bytes.
 
 use crate::Root;
 use std::collections::BTreeMap;
@@ -16,6 +16,9 @@ pub(super) fn read(root: &Root) -> BTreeMap<String, u64> {
     let mut gauges: BTreeMap<String, u64> = PROTOCOLS.into_iter().filter_map(pages).collect();
     let meminfo = root.text("/proc/meminfo").unwrap_or_default();
     gauges.extend(total(&meminfo).map(|bytes| ("memory.total".to_owned(), bytes)));
+    if root.is_live() {
+        gauges.insert("memory.page".to_owned(), rustix::param::page_size() as u64);
+    }
     gauges
 }
 

@@ -77,6 +77,8 @@ pub fn servers(host: &Host) -> Vec<Server> {
 /// The instrument.
 pub struct Answers {
     options: Options,
+    /// Servers beyond those that are observed.
+    left_out: usize,
     session: Option<Session>,
     /// The previous session, whose programs are still attached.
     ended: Option<Session>,
@@ -93,8 +95,9 @@ struct Session {
 impl Answers {
     /// Creates the instrument; nothing is loaded yet.
     pub fn new(mut options: Options) -> Self {
+        let left_out = options.servers.len().saturating_sub(SERVERS_MAX);
         options.servers.truncate(SERVERS_MAX);
-        Self { options, session: None, ended: None }
+        Self { options, left_out, session: None, ended: None }
     }
 
     fn measurement(&self, session: &Session) -> AnswerMeasurement {
@@ -109,13 +112,18 @@ impl Answers {
             fact: "answers of UDP servers".to_owned(),
             reason: reason.clone(),
         });
+        let left_out = (self.left_out > 0).then(|| Unknown {
+            subject: "host".to_owned(),
+            fact: format!("answers of {} servers", self.left_out),
+            reason: format!("no more than {SERVERS_MAX} are observed: --port selects one"),
+        });
         AnswerMeasurement {
             schema: ANSWER_MEASUREMENT_SCHEMA,
             duration_s,
             observed_s: session.loaded.observed_s().map_or(duration_s, |s| s.min(duration_s)),
             servers,
             cost: session.meter.event_cost(),
-            unknown: not_udp.into_iter().collect(),
+            unknown: not_udp.into_iter().chain(left_out).collect(),
         }
     }
 }

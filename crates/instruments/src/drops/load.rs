@@ -115,6 +115,8 @@ pub struct Row {
     pub bytes: u64,
     /// Packets, including those that do not match.
     pub all: u64,
+    /// Packets that match and were looked at.
+    pub described: u64,
     /// The device's name; empty: unknown.
     pub device: String,
 }
@@ -139,6 +141,7 @@ impl Row {
             packets: word(count, offset_of!(Count, packets)),
             bytes: word(count, offset_of!(Count, bytes)),
             all: word(count, offset_of!(Count, all)),
+            described: word(count, offset_of!(Count, described)),
             device: comm(count.get(name..)?),
         })
     }

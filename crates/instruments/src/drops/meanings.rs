@@ -7,7 +7,6 @@ const MEANINGS: &[(&str, &str)] = &[
         "BRIDGE_INGRESS_STP_STATE",
         "bridge port blocked or disabled: spanning tree, or bridge link set state (bridge link)",
     ),
-    ("BRIDGE_NO_EGRESS_PORT", "no bridge port to leave by: bridge fdb, bridge vlan, bridge mdb"),
     ("CAKE_FLOOD", "unresponsive flow: dropped by the qdisc cake (BLUE)"),
     (
         "CPU_BACKLOG",

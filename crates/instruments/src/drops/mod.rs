@@ -41,9 +41,9 @@ pub struct Options {
     pub limit: Option<f64>,
 }
 
-/// Frees the packets that GRO has merged into another one (`frag_list`) when that one ends, however it does: they are no
-/// packets of their own, and not lost (net/core/skbuff.c).
-const FREES_PARTS: &str = "skb_release_data";
+/// Where the packets that GRO has merged into another one (`frag_list`) are freed, for no reason, when that one ends, however
+/// it does: they are no packets of their own, and not lost (net/core/skbuff.c; the first since 6.3, the others before).
+const FREES_PARTS: [&str; 3] = ["skb_release_data", "kfree_skb_list_reason", "kfree_skb_list"];
 /// Cost of describing a drop, in nanoseconds (docs/measuring.md, "Drops").
 const DESCRIBED_NS: f64 = 700.0;
 
@@ -96,13 +96,18 @@ impl<'a> Drops<'a> {
         let flows = session.loaded.flows();
         let tells_reasons = session.loaded.tells_reasons;
         let reason = |number: u32| tells_reasons.then(|| self.names().reason(number));
-        let is_part = |location| self.names().function(location) == Some(FREES_PARTS);
+        let is_part = |location, number| {
+            let function = self.names().function(location);
+            function.is_some_and(|function| FREES_PARTS.contains(&function))
+                && reason(number).as_deref() == Some("NOT_SPECIFIED")
+        };
         let (parts, rows): (Vec<Row>, Vec<Row>) =
-            rows.into_iter().partition(|row| is_part(row.location));
+            rows.into_iter().partition(|row| is_part(row.location, row.reason));
         let parts = parts.iter().fold(0u64, |sum, row| sum.saturating_add(row.all));
         let rows: Vec<(Row, Option<String>)> =
             rows.into_iter().map(|row| (row.clone(), reason(row.reason))).collect();
-        let flows = flows.into_iter().filter(|flow| flow.packets > 0 && !is_part(flow.location));
+        let is_whole = |flow: &FlowRow| !is_part(flow.location, flow.reason);
+        let flows = flows.into_iter().filter(|flow| flow.packets > 0 && is_whole(flow));
         let flows = merged(flows.map(|flow| dropped_flow(&flow, reason(flow.reason))));
         let totals = session.loaded.totals();
         let sum = |of: fn(&Row) -> u64| {
@@ -156,8 +161,10 @@ impl<'a> Drops<'a> {
                 protocol: protocol(row),
                 packets: 0,
                 bytes: 0,
+                looked_at: 0,
             };
             let sum = merged.entry(drop.key()).or_insert(drop);
+            sum.looked_at = sum.looked_at.saturating_add(row.described);
             sum.packets = sum.packets.saturating_add(row.packets);
             sum.bytes = sum.bytes.saturating_add(row.bytes);
         }

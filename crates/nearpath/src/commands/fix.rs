@@ -410,7 +410,8 @@ fn main_path(diagnosis: &Diagnosis) -> Option<PathKind> {
         of(PathKind::Receive).is_none_or(|path| p50(path) < STAMPED_LATE * p50(watched))
     };
     let watched = of(PathKind::Watch).filter(is_early);
-    watched.map(|path| path.kind).or_else(|| followed_path(diagnosis))
+    let received = || of(PathKind::Receive).map(|path| path.kind);
+    watched.map(|path| path.kind).or_else(|| followed_path(diagnosis)).or_else(received)
 }
 
 fn figures(diagnosis: &Diagnosis, kind: PathKind) -> Option<PacketFigures> {

@@ -9,14 +9,17 @@ use crate::TuneError;
 use nearpath_host::{Root, find_in_netns, has_interface, interface_device, netns_names};
 use nearpath_model::{InterfaceId, InterfaceOf, Target, is_interface_name};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The software interfaces of the reader's network namespace.
 const SOFTWARE: &str = "/sys/devices/virtual/net";
 /// The links of a directory of sysfs that has no others; each other is a link, of whichever namespace it is
 /// (`kernfs_refresh_inode` of fs/kernfs/inode.c). So it is known whether all interfaces of the machine were seen.
 const OWN_LINKS: u64 = 2;
-/// How often they are searched, as namespaces may come and go meanwhile.
-const SEARCHES: usize = 4;
+/// How long they are searched again and again, for all changes together: namespaces come and go meanwhile, and the interfaces
+/// of one that goes are there for some time after it can be entered (`cleanup_net` of net/core/net_namespace.c).
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Files {
     /// A target with the interface's current name and network namespace; `None` if the interface no longer exists in any.
@@ -94,7 +97,7 @@ impl Files {
         if self.gone.borrow().contains(&instance) {
             return Ok(());
         }
-        for _ in 0..SEARCHES {
+        loop {
             let seen = AtomicU64::new(software_interfaces(&Root::live()));
             let found = find_in_netns(|inode, root| {
                 seen.fetch_add(software_interfaces(&root), Ordering::Relaxed);
@@ -110,6 +113,11 @@ impl Files {
                 self.gone.borrow_mut().insert(instance);
                 return Ok(());
             }
+            if self.waited.get() >= PATIENCE {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            self.waited.set(self.waited.get() + PAUSE);
         }
         Err(TuneError::Refused(format!(
             "{target}: the interface is not here, and may be in a network namespace that cannot be searched"

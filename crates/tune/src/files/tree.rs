@@ -15,12 +15,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 /// `SYSFS_MAGIC` of include/uapi/linux/magic.h.
 const SYSFS: FsWord = 0x6265_6572;
@@ -41,6 +42,8 @@ pub(crate) struct Files {
     pub(super) netns: Option<u64>,
     /// Inodes of interfaces that are proved to be in no network namespace.
     pub(super) gone: RefCell<BTreeSet<u64>>,
+    /// How long others were searched for.
+    pub(super) waited: Cell<Duration>,
 }
 
 impl Files {
@@ -52,6 +55,7 @@ impl Files {
             debugfs: base("/sys/kernel/debug", DEBUGFS),
             netns: current_netns(&Root::live()).inode,
             gone: RefCell::default(),
+            waited: Cell::default(),
         }
     }
 

@@ -11,7 +11,6 @@ use anstyle::{AnsiColor, Style};
 use nearpath_model::drops::in_short;
 use nearpath_model::{
     Diagnosis, Finding, FindingCost, Measurement, Packets, PathKind, PathLatency, Severity, Watch,
-    Whose,
 };
 use std::collections::BTreeSet;
 
@@ -103,8 +102,11 @@ fn nothing_found(diagnosis: &Diagnosis) -> String {
         let reason = diagnosis.not_checked.first().map_or("", |missing| missing.reason.as_str());
         return elided(&format!("Nothing could be checked: {}", printable(reason)), COLUMNS);
     }
-    let told = diagnosis.findings.iter().find(|finding| finding.whose == Whose::Application);
-    if let Some(finding) = told {
+    // Nothing was late, and an application waits or takes long.
+    let is_told = |finding: &&Finding| OF_APPLICATIONS.contains(&finding.check.as_str());
+    let watch = diagnosis.measurement.as_ref().and_then(|measured| measured.watch.as_ref());
+    let is_clean = watch.is_some_and(|watch| watch.not_watched.is_none() && watch.late == 0);
+    if let Some(finding) = diagnosis.findings.iter().find(is_told).filter(|_| is_clean) {
         let said = format!("No problems found in the kernel's path: {}", printable(&finding.title));
         return elided(&said, COLUMNS);
     }
@@ -167,6 +169,8 @@ fn watched(watch: &Watch) -> String {
     format!("watched {packets} received packets in {time}: {late}{unstamped}")
 }
 
+/// Checks about what an application does, whatever the way of its packets.
+const OF_APPLICATIONS: [&str; 3] = ["answer_time", "tcp_reader", "tcp_unaccepted"];
 /// What is noted as not checked and is no check: evidence that is missing, and names that were refused.
 const NOT_CHECKS: [&str; 2] = ["measurement", "nics"];
 

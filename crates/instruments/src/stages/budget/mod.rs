@@ -430,7 +430,8 @@ impl<'a> View<'a> {
     fn is_taken_by_task(&self) -> bool {
         let record = self.record;
         let is_sent = matches!(record.from.name, "net_dev_xmit" | "net_dev_start_xmit");
-        is_sent && record.ended_in_task && record.task.pid != 0
+        let polls = record.task.comm.starts_with("napi/");
+        is_sent && record.ended_in_task && record.task.pid != 0 && !polls
     }
 
     /// The activity of the CPU, if the packet waits for a CPU or the reader's state is unknown.
