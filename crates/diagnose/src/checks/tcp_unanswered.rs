@@ -52,7 +52,7 @@ pub(super) fn is_unanswered(c: &TcpConnection, measured: &TcpMeasurement) -> boo
         && timeouts >= least
         && had_no_answer(c)
         // A peer that keeps its window closed answers, though seldom.
-        && c.send_window_bytes != Some(0)
+        && (is_connecting(c) || c.send_window_bytes != Some(0))
         && c.unanswered_probes.unwrap_or(0) == 0
         // A full queue of a listener of this host: `listen_overflows`.
         && !is_within_host(c)

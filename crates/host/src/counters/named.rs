@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn others_have_a_counter_on_each_line() {
         let counters =
-            parse_snmp6(b"Ip6InReceives 5\nUdp6RcvbufErrors   \t3\nUdpLite6RcvbufErrors 9\n");
+            parse_snmp6(b"Ip6InMcastPkts 5\nUdp6RcvbufErrors   \t3\nUdpLite6RcvbufErrors 9\n");
         assert_eq!(of(&counters), [("Udp6.RcvbufErrors", 3)]);
         let counters = parse_snmp6(b"Ip6ReasmFails \t7\nIp6OutNoRoutes 2\nIcmp6InMsgs 4\n");
         assert_eq!(of(&counters), [("Ip6.OutNoRoutes", 2), ("Ip6.ReasmFails", 7)]);
