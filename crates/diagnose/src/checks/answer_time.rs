@@ -1,8 +1,7 @@
-//! Servers that take long to answer what they have read: the part of a response time that is none of the kernel's.
+//! Servers that take long to answer what they have read: the part of a response time that is spent outside the kernel's path.
 //!
 //! Input: how long each server took from reading a request to sending the first packet of its answer. Output: one finding for
-//! each of the slowest. It is `info`: nothing says how long an answer may take. A client that waits does not know either, and
-//! a tool that finds nothing in the kernel's path leaves its user looking there.
+//! each of the slowest. It is `info`: nothing says how long an answer may take.
 //!
 //! Rule: none; 1 ms is what `slow` packets are compared with (`LATE_NS`).
 
@@ -60,7 +59,7 @@ fn finding(server: &ServerAnswers) -> Finding {
         true => ("p50", server.p50_ns),
         false => ("p99", server.p99_ns),
     };
-    // A socket may send what nobody asked for.
+    // A UDP socket may also send without a request.
     let answer = match server.protocol {
         Protocol::Udp => "a read to its next packet",
         _ => "request to answer",
@@ -79,8 +78,8 @@ fn finding(server: &ServerAnswers) -> Finding {
             text::time(server.max_ns)
         ))
         .evidence(
-            "This is the application's time, whatever it does meanwhile: computing, a lock, a garbage collection, fsync, waiting \
-             for another server, or for something to tell (long polling). strace -f -r -p PID and perf trace show what it waits for.",
+            "This time is spent in the application: computing, a lock, garbage collection, fsync, a request to another server, or \
+             long polling. strace -f -r -p PID and perf trace show what it waits for.",
         );
     finding.cost.max_ns = Some(server.max_ns);
     finding

@@ -122,8 +122,8 @@ fn not_inserted(context: &Context<'_>, refused: u64) -> Option<Finding> {
     Some(Finding::new(severity, title).evidence(counted).evidence(advice))
 }
 
-const LONG: &str = "Too many connections share a bucket: net.netfilter.nf_conntrack_buckets is small for them, or somebody \
-                    floods one of them.";
+const LONG: &str = "Too many connections share a bucket: raise net.netfilter.nf_conntrack_buckets, or look for a flood of \
+                    connections that share one.";
 const NO_PORT: &str = "Each port of the source address can be used once for each destination address and port: more source \
                        addresses (--to-source A-B), a wider --to-ports, connections that are kept and used again, shorter \
                        nf_conntrack_tcp_timeout_time_wait; conntrack -L -n counts those of each destination.";

@@ -169,7 +169,7 @@ const RULES: [Rule; 21] = [
     rule(
         "NO_TX_TARGET",
         true,
-        "The virtual device knows nowhere to send them: a VXLAN without a peer for their address (bridge fdb show dev NAME), \
+        "The virtual device has no destination for them: a VXLAN without a peer for their address (bridge fdb show dev NAME), \
          a bond or team without a link, a tunnel without a remote.",
     ),
     rule("", false, "nearpath measure drops lists them by function, device and flow."),
@@ -269,7 +269,7 @@ fn counted(drops: &DropMeasurement) -> Vec<Dropped<'_>> {
     all.collect()
 }
 
-/// Whether a packet was about to be sent. One on no device was, or came from a socket of this host.
+/// Whether a packet was about to be sent: by its stage or function, or because it has not reached a device yet.
 pub(super) fn is_sent(drop: &Drop) -> bool {
     drop.device.is_none() || SENDING.contains(&drop.stage) || drop.function.ends_with("_xmit")
 }

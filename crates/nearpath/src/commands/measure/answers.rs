@@ -18,8 +18,8 @@ EXAMPLES
   nearpath measure answers --port 8080 --for 30s     one of them
   nearpath measure answers --json | jq '.servers[] | [.comm, .port, .p50_ns, .p99_ns]'
 
-From the last read of a request to the first packet of the answer: the time of the application, whatever
-it does meanwhile. UDP needs Linux 6.3. Requires root. Ctrl-C stops early and prints the results so far.
+The time from the last read of a request to the first packet of the answer is spent in the application.
+UDP needs Linux 6.3. Requires root. Ctrl-C stops early and prints the results so far.
 docs/json.md describes the JSON fields, docs/measuring.md the method.";
 
 /// Arguments of `measure answers`.
